@@ -1,0 +1,170 @@
+/**
+ * Every refusal and failure of the suite has one code from this table. Codes are stable: scripts, the wire
+ * and the man pages match on them, never on text. The exit status follows sysexits(3) and is the same with
+ * and without --json.
+ */
+
+/** sysexits(3), as far as the suite uses it. 75 is the only status that a caller may retry unchanged. */
+export const EXIT = {
+  usage: 64,
+  data: 65,
+  noInput: 66,
+  noHost: 68,
+  unavailable: 69,
+  software: 70,
+  os: 71,
+  io: 74,
+  tryAgain: 75,
+  protocol: 76,
+  noPermission: 77,
+  config: 78,
+} as const;
+
+type Row = { readonly exit: number; readonly title: string };
+
+const row = (exit: number, title: string): Row => ({ exit, title });
+
+export const ERRORS = {
+  // command line and configuration
+  usage: row(EXIT.usage, 'the command line is not valid'),
+  'node-list': row(EXIT.usage, 'the node list is not a valid hostlist expression'),
+  'node-unknown': row(EXIT.noHost, 'the node is not one of [nodes] hosts, or not one of the lease'),
+  'config-missing': row(EXIT.config, 'the configuration file cannot be read'),
+  'config-syntax': row(EXIT.config, 'a line of the configuration would not be read as it is meant'),
+  'config-value': row(EXIT.config, 'a configuration value is missing or not valid'),
+  'config-unsafe': row(EXIT.config, 'others than root may write the configuration or read a secret'),
+  'pool-range': row(EXIT.config, 'the pool overlaps a range that belongs to something else'),
+  'not-root': row(EXIT.noPermission, 'the command must run as root'),
+
+  // name service
+  'name-service': row(EXIT.unavailable, 'the name service gave no answer that proves the uid unused'),
+  'uid-taken': row(EXIT.noPermission, 'the uid or gid is known to the name service'),
+  submitter: row(EXIT.usage, 'the submitter is root, a system account, a pool uid or unknown'),
+
+  // lease log
+  'log-missing': row(EXIT.noInput, 'there is no lease log where the configuration says'),
+  'log-exists': row(EXIT.noPermission, 'there are signs of an earlier lease log'),
+  'log-corrupt': row(EXIT.data, 'the lease log does not check'),
+  'log-version': row(EXIT.data, 'the lease log was written by a newer version'),
+  'log-foreign': row(EXIT.data, 'the lease log belongs to another cluster or instance'),
+  'log-rollback': row(EXIT.data, 'the lease log is older than what this host has seen'),
+  'log-fenced': row(EXIT.noPermission, 'another controller owns the lease log'),
+  'log-outcome-unknown': row(
+    EXIT.noPermission,
+    'a successor log appeared; whether the record counts is for it to say',
+  ),
+  'log-busy': row(EXIT.tryAgain, 'another process holds the lease log'),
+  'log-io': row(EXIT.io, 'the storage of the lease log failed'),
+  'storage-unfit': row(EXIT.config, 'the storage does not keep the promises the lease log needs'),
+
+  // leases
+  'lease-missing': row(EXIT.noInput, 'no such lease'),
+  'lease-conflict': row(EXIT.noPermission, 'the job attempt has a lease with other terms'),
+  'lease-ended': row(EXIT.noPermission, 'the job attempt has ended; it never gets a lease again'),
+  'lease-expired': row(EXIT.noPermission, 'the lease has expired'),
+  'lease-state': row(EXIT.noPermission, 'the lease is not in a state that allows this'),
+  'pool-exhausted': row(EXIT.tryAgain, 'every uid of the pool is leased, quarantined or taken'),
+  'release-blocked': row(
+    EXIT.unavailable,
+    'proof that nothing of the uid is left is missing; the lease is quarantined',
+  ),
+  'normalise-partial': row(EXIT.unavailable, 'inodes of the uid remain'),
+  'normalise-refused': row(EXIT.noPermission, 'the root may not be walked'),
+  'mount-changed': row(
+    EXIT.noPermission,
+    'the storage is not mounted as it was when the lease was bound to it',
+  ),
+
+  // tickets
+  'ticket-missing': row(EXIT.noPermission, 'the request carries no ticket'),
+  'ticket-malformed': row(EXIT.protocol, 'the ticket cannot be read'),
+  'ticket-signature': row(EXIT.noPermission, 'the signature of the ticket does not verify'),
+  'ticket-node': row(EXIT.noPermission, 'the ticket is for another node'),
+  'ticket-cluster': row(EXIT.noPermission, 'the ticket is for another cluster or instance'),
+  'ticket-expired': row(EXIT.noPermission, 'the ticket has expired'),
+  'ticket-nonce': row(EXIT.noPermission, 'the ticket does not answer a nonce of this worker and boot'),
+  'ticket-epoch': row(EXIT.noPermission, 'the ticket is of an older epoch than this worker has seen'),
+  'ticket-lease': row(
+    EXIT.noPermission,
+    'the ticket is of an older lease of the uid than this worker has seen',
+  ),
+  'ticket-tombstone': row(
+    EXIT.noPermission,
+    'the lease has been drained on this node; nothing starts for it again',
+  ),
+
+  // transport
+  'worker-unreachable': row(EXIT.unavailable, 'the worker of the node cannot be reached'),
+  'peer-unknown': row(EXIT.noPermission, 'the peer could not be identified'),
+  'peer-role': row(EXIT.noPermission, 'the peer may not use this verb'),
+  tls: row(EXIT.noPermission, 'the certificate of the peer does not verify'),
+  protocol: row(EXIT.protocol, 'the peer does not speak the protocol'),
+  'too-large': row(EXIT.protocol, 'a message, argument or environment is over its limit'),
+  timeout: row(EXIT.unavailable, 'no answer within the deadline'),
+  cancelled: row(EXIT.unavailable, 'the peer went away'),
+
+  // sandbox
+  'sandbox-exists': row(EXIT.noPermission, 'a unit, record or directory of that name is in use and not ours'),
+  'sandbox-missing': row(EXIT.noInput, 'the node has no such sandbox'),
+  'sandbox-lost': row(EXIT.unavailable, 'the sandbox ended while it was in use'),
+  'sandbox-refused': row(EXIT.unavailable, 'the node is not fit for the sandbox'),
+  systemd: row(EXIT.os, 'systemd refused'),
+  'node-dirty': row(EXIT.unavailable, 'something of the uid is left on the node'),
+  certificate: row(EXIT.noPermission, 'the certificate of cleanliness does not fit the request'),
+
+  // launch
+  'launch-refused': row(EXIT.unavailable, 'a node refused; nothing was started'),
+  'launch-failed': row(EXIT.unavailable, 'the launch did not end as a launch that succeeded does'),
+  'mpi-agent': row(EXIT.protocol, 'the launcher asked for something the agent does not do'),
+
+  // the machine
+  os: row(EXIT.os, 'the operating system refused'),
+  io: row(EXIT.io, 'a file could not be read or written'),
+  output: row(EXIT.io, 'the result could not be written to standard output'),
+  bug: row(EXIT.software, 'the suite broke one of its own rules'),
+} as const satisfies Record<string, Row>;
+
+export type ErrorCode = keyof typeof ERRORS;
+
+/** What a reader of an error needs beside the code. Every field is optional; absent means nothing to say. */
+export type ErrorFacts = {
+  /** Where: a path with line, a node, a field. */
+  readonly at?: string;
+  /** What was left as it was. */
+  readonly unchanged?: string;
+  /** The next command or configuration line. */
+  readonly next?: string;
+  /** Further facts for --json; JSON-safe values only. */
+  readonly detail?: Readonly<Record<string, unknown>>;
+  readonly cause?: unknown;
+};
+
+/** The one error class. `message` says what is wrong in one line, without the code. */
+export class XceError extends Error {
+  readonly code: ErrorCode;
+  readonly facts: ErrorFacts;
+
+  constructor(code: ErrorCode, message: string, facts: ErrorFacts = {}) {
+    super(message, facts.cause === undefined ? undefined : { cause: facts.cause });
+    this.name = 'XceError';
+    this.code = code;
+    this.facts = facts;
+  }
+
+  get exitStatus(): number {
+    return ERRORS[this.code].exit;
+  }
+}
+
+export const isErrorCode = (text: string): text is ErrorCode => Object.hasOwn(ERRORS, text);
+
+/** The errno name of a failed system call ('EIO'), or undefined for anything else. */
+export const errnoOf = (error: unknown): string | undefined => {
+  if (!(error instanceof Error) || !('code' in error)) return undefined;
+  return typeof error.code === 'string' && /^E[A-Z0-9]+$/.test(error.code) ? error.code : undefined;
+};
+
+/** Runs where the code cannot be reached unless a rule of ours is broken. */
+export function assert(condition: boolean, rule: string): asserts condition {
+  if (!condition) throw new XceError('bug', `internal rule broken: ${rule}`);
+}

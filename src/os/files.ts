@@ -1,0 +1,105 @@
+import {
+  closeSync,
+  constants,
+  fstatSync,
+  fsyncSync,
+  openSync,
+  readSync,
+  renameSync,
+  type Stats,
+  unlinkSync,
+  writeSync,
+} from 'node:fs';
+import { dirname } from 'node:path';
+import { errnoOf, XceError } from '../base/errors.ts';
+
+/** Writes all bytes; write(2) may be short. */
+export const writeAll = (fd: number, bytes: Uint8Array): void => {
+  let done = 0;
+  while (done < bytes.length) done += writeSync(fd, bytes, done, bytes.length - done);
+};
+
+/** Makes the names in a directory durable. */
+export const syncDirectory = (path: string): void => {
+  const fd = openSync(path, constants.O_RDONLY | constants.O_DIRECTORY);
+  try {
+    fsyncSync(fd);
+  } finally {
+    closeSync(fd);
+  }
+};
+
+/** Replaces a file as one step that survives a crash: new file, fsync, rename, fsync of the directory. */
+export const replaceFile = (path: string, bytes: Uint8Array, mode: number): void => {
+  const temporary = `${path}.new-${process.pid}`;
+  const fd = openSync(
+    temporary,
+    constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW,
+    mode,
+  );
+  try {
+    writeAll(fd, bytes);
+    fsyncSync(fd);
+    renameSync(temporary, path);
+  } catch (error) {
+    unlinkSync(temporary);
+    throw error;
+  } finally {
+    closeSync(fd);
+  }
+  syncDirectory(dirname(path));
+};
+
+/** Reads a regular file of at most `bytesMax` bytes; `check` sees the facts of the very file that is read. */
+export const readBounded = (path: string, bytesMax: number, check?: (facts: Stats) => void): Buffer => {
+  let fd: number;
+  try {
+    fd = openSync(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  } catch (error) {
+    throw new XceError('io', `cannot open ${path}: ${errnoOf(error) ?? String(error)}`, {
+      at: path,
+      cause: error,
+    });
+  }
+  try {
+    const facts = fstatSync(fd);
+    if (!facts.isFile()) throw new XceError('io', `${path} is not a regular file`, { at: path });
+    check?.(facts);
+    const buffer = Buffer.alloc(bytesMax + 1);
+    let length = 0;
+    for (;;) {
+      const count = readSync(fd, buffer, length, buffer.length - length, null);
+      if (count === 0) break;
+      length += count;
+      if (length > bytesMax)
+        throw new XceError('too-large', `${path} is over ${bytesMax} bytes`, { at: path });
+    }
+    return buffer.subarray(0, length);
+  } finally {
+    closeSync(fd);
+  }
+};
+
+/** Refuses a secret that others than its owner root may read or write. */
+export const requirePrivate =
+  (path: string) =>
+  (facts: Stats): void => {
+    if (facts.uid !== 0 || (facts.mode & 0o077) !== 0) {
+      throw new XceError('config-unsafe', `${path} must belong to root with mode 0600`, {
+        at: path,
+        next: `chown root:root ${path} && chmod 0600 ${path}`,
+      });
+    }
+  };
+
+/** Refuses a file that others than root may write. */
+export const requireRootOnlyWrites =
+  (path: string) =>
+  (facts: Stats): void => {
+    if (facts.uid !== 0 || (facts.mode & 0o022) !== 0) {
+      throw new XceError('config-unsafe', `${path} must belong to root and be writable by root alone`, {
+        at: path,
+        next: `chown root:root ${path} && chmod go-w ${path}`,
+      });
+    }
+  };
