@@ -1,0 +1,79 @@
+import type { InstanceName, NodeName, Uid } from '../base/ids.ts';
+
+/** An inclusive range of ids. */
+export type IdRange = { readonly first: number; readonly last: number };
+
+/** One `[storage NAME]` section: a shared file system that jobs write to. */
+export type StorageSettings = {
+  readonly name: string;
+  /** Absolute path of the mount point, the same on every node. */
+  readonly path: string;
+  /** Directory below `path` in which each job gets its own workspace directory; absent: no workspace here. */
+  readonly workspace: string | undefined;
+};
+
+/**
+ * The whole effective configuration. Controllers and workers read the same file. Durations are milliseconds,
+ * sizes bytes. Keys of the file are the same words in snake_case.
+ */
+export type Settings = {
+  readonly cluster: {
+    readonly name: string;
+    readonly instance: InstanceName;
+    /** Directory with certificates and keys. */
+    readonly pki: string;
+  };
+  /** No default: a missing pool is a configuration error. */
+  readonly pool: IdRange & { readonly first: Uid; readonly last: Uid };
+  readonly directory: {
+    /** A uid that must resolve: a name service that cannot find it cannot prove absence. */
+    readonly controlUid: number;
+    /** Further ranges that the site declares as taken. */
+    readonly ranges: readonly IdRange[];
+    readonly timeoutMs: number;
+  };
+  readonly lease: {
+    readonly directory: string;
+    readonly storage: 'shared' | 'local';
+    readonly lockTimeoutMs: number;
+    readonly skewMs: number;
+    readonly ttlMs: number;
+    readonly rememberDays: number;
+  };
+  readonly nodes: {
+    readonly hosts: readonly NodeName[];
+    readonly port: number;
+    readonly connectTimeoutMs: number;
+    readonly requestTimeoutMs: number;
+  };
+  readonly worker: {
+    /** Own node name; the host name unless given. */
+    readonly node: NodeName;
+    /** Address and port of the TLS listener. */
+    readonly listen: { readonly address: string; readonly port: number };
+    readonly stateDirectory: string;
+    readonly runDirectory: string;
+    /** Local groups of every step; none by default. */
+    readonly drainTimeoutMs: number;
+  };
+  readonly sandbox: {
+    readonly tasksMax: number;
+    readonly tmpBytes: number;
+    readonly tmpInodes: number;
+    readonly shmBytes: number;
+    readonly memlock: string;
+    readonly stopTimeoutMs: number;
+    /** Device paths a step may open beside the pseudo devices. */
+    readonly devices: readonly string[];
+    /** Names of supplementary groups; none by default. */
+    readonly groups: readonly string[];
+    /** Names of variables of the caller that launch passes on. */
+    readonly passEnvironment: readonly string[];
+  };
+  readonly storage: readonly StorageSettings[];
+  readonly mpi: {
+    /** CIDR or interface names for PRRTE and the TCP BTL; empty: let them choose. */
+    readonly interfaces: readonly string[];
+    readonly agentTimeoutMs: number;
+  };
+};

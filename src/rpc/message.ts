@@ -1,0 +1,203 @@
+/**
+ * The messages of the worker protocol, major version 1. The page is man/xce-sandbox-protocol.7; this file is
+ * its schema. Unknown keys of a newer minor version are ignored; a newer major version is refused.
+ */
+import * as v from 'valibot';
+import { type ErrorCode, isErrorCode } from '../base/errors.ts';
+import {
+  type InstanceName,
+  type JobId,
+  type NodeName,
+  parseInstanceName,
+  parseJobId,
+  parseNodeName,
+} from '../base/ids.ts';
+import { LIMITS } from '../base/limits.ts';
+
+export const PROTOCOL = { major: 1, minor: 0 } as const;
+
+const text = (max: number) => v.pipe(v.string(), v.maxLength(max));
+const whole = (min: number, max: number) => v.pipe(v.number(), v.integer(), v.minValue(min), v.maxValue(max));
+const branded = <T extends string>(parse: (value: string) => T | undefined, name: string) =>
+  v.pipe(
+    v.string(),
+    v.check((value) => parse(value) === value, `not a ${name}`),
+    v.transform((value) => value as T),
+  );
+
+const count = whole(0, Number.MAX_SAFE_INTEGER);
+const leaseNumber = whole(1, Number.MAX_SAFE_INTEGER);
+const epoch = whole(1, Number.MAX_SAFE_INTEGER);
+const uid = whole(1, 2_147_483_647);
+const hex = (bytes: number) => v.pipe(v.string(), v.regex(new RegExp(`^[0-9a-f]{${bytes * 2}}$`)));
+const jobId = branded<JobId>(parseJobId, 'job id');
+const nodeName = branded<NodeName>(parseNodeName, 'node name');
+const instanceName = branded<InstanceName>(parseInstanceName, 'instance name');
+const absolutePath = v.pipe(text(LIMITS.pathBytesMax), v.regex(/^\/[^\0]*$/));
+/** Base64 of bytes that the wire must carry exactly (arguments, environment, names of files). */
+const base64 = (bytesMax: number) =>
+  v.pipe(
+    text(Math.ceil(bytesMax / 3) * 4),
+    v.regex(/^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$/),
+  );
+const argument = base64(LIMITS.argvBytesMax);
+const argv = v.pipe(v.array(argument), v.minLength(1), v.maxLength(LIMITS.argvCountMax));
+const environment = v.pipe(v.array(argument), v.maxLength(LIMITS.envCountMax));
+const ticket = text(64 << 10);
+const stepId = v.pipe(v.string(), v.regex(/^[a-z0-9]{1,16}$/));
+
+export const Mount = v.object({
+  path: absolutePath,
+  /** Mount source and type as in /proc/self/mountinfo, root of the mount within its file system, statfs f_fsid in hex. */
+  source: text(LIMITS.pathBytesMax),
+  type: text(64),
+  fsid: text(64),
+});
+export type Mount = v.InferOutput<typeof Mount>;
+
+export const StepResult = v.object({
+  /** systemd's Result of the unit: 'success', 'exit-code', 'signal', 'timeout', … ; 'lost' when nothing was recorded. */
+  result: text(64),
+  /** systemd's ExecMainCode as a word: 'exited', 'killed', 'dumped', or 'none'. */
+  code: v.picklist(['exited', 'killed', 'dumped', 'none']),
+  /** Exit status, or signal number. */
+  status: whole(0, 255),
+  /** The unit was stopped from outside (by us or by an operator) while its main process ran. */
+  stopped: v.boolean(),
+});
+export type StepResult = v.InferOutput<typeof StepResult>;
+
+/** One verb: who calls with what, and what comes back. */
+export const MESSAGES = {
+  /** Controller, operator, worker: who are you, and a fresh nonce of this boot. */
+  challenge: {
+    request: v.object({ purpose: v.picklist(['ticket', 'hello']) }),
+    response: v.object({
+      protocol: v.object({ major: whole(0, 65535), minor: whole(0, 65535) }),
+      version: text(64),
+      node: nodeName,
+      instance: instanceName,
+      bootId: text(64),
+      /** Raw Ed25519 public key that signs this worker's certificates of cleanliness, hex. */
+      workerKey: hex(32),
+      nonce: hex(16),
+      wallMs: count,
+    }),
+  },
+  /** Controller: check everything and set up the sandbox (no process of the job). Idempotent per lease. */
+  prepare: {
+    request: v.object({ ticket }),
+    response: v.object({
+      unit: text(255),
+      invocationId: text(64),
+      created: v.boolean(),
+      workspace: v.nullable(absolutePath),
+      mounts: v.pipe(v.array(Mount), v.maxLength(LIMITS.leaseRootsMax)),
+    }),
+  },
+  /** Controller: a newer ticket of the same lease; re-arms the deadline. */
+  renew: {
+    request: v.object({ ticket }),
+    response: v.object({ remainingMs: count }),
+  },
+  /** Controller: end every step and the sandbox; what is left is for drain to find. Idempotent. */
+  stop: {
+    request: v.object({ lease: leaseNumber }),
+    response: v.object({ stopped: v.boolean() }),
+  },
+  /** Controller: never start anything of this lease again, end it, look for anything left, and certify. */
+  drain: {
+    request: v.object({
+      epoch,
+      lease: leaseNumber,
+      uid,
+      job: jobId,
+      attempt: whole(0, 999_999),
+      nonce: hex(16),
+    }),
+    response: v.object({ certificate: text(16 << 10) }),
+  },
+  /** Controller, operator: what is on this node. */
+  status: {
+    request: v.object({}),
+    response: v.object({
+      node: nodeName,
+      bootId: text(64),
+      sandboxes: v.pipe(
+        v.array(
+          v.object({
+            lease: leaseNumber,
+            job: jobId,
+            attempt: whole(0, 999_999),
+            uid,
+            unit: text(255),
+            state: v.picklist(['preparing', 'ready', 'stopping', 'lost', 'dirty']),
+            remainingMs: count,
+            steps: v.pipe(
+              v.array(v.object({ step: stepId, kind: text(16), unit: text(255) })),
+              v.maxLength(LIMITS.stepsPerSandboxMax),
+            ),
+          }),
+        ),
+        v.maxLength(LIMITS.sandboxesMax),
+      ),
+    }),
+  },
+} as const;
+
+/** Verbs whose answer is a stream of frames in both directions (see frame.ts). */
+export const STREAMS = {
+  /** Controller: start one step of a prepared sandbox. */
+  step: v.object({
+    ticket,
+    step: stepId,
+    /** 'task': a plain command. 'head': prterun or mpiexec, whose daemons come through the agent. */
+    kind: v.picklist(['task', 'head']),
+    argv,
+    environment,
+    directory: v.nullable(base64(LIMITS.pathBytesMax)),
+    stdin: v.boolean(),
+  }),
+  /** The job itself, on its sandbox's socket: start a launcher daemon on another node of the job. */
+  daemon: v.object({ node: text(LIMITS.nodeNameCharsMax), argv, environment }),
+  /** Worker of a node of the same lease: start a launcher daemon here. */
+  spawn: v.object({ lease: leaseNumber, epoch, uid, argv, environment }),
+} as const;
+
+export type UnaryVerb = keyof typeof MESSAGES;
+export type StreamVerb = keyof typeof STREAMS;
+export type Verb = UnaryVerb | StreamVerb;
+export type RequestOf<V extends Verb> = V extends UnaryVerb
+  ? v.InferOutput<(typeof MESSAGES)[V]['request']>
+  : V extends StreamVerb
+    ? v.InferOutput<(typeof STREAMS)[V]>
+    : never;
+export type ResponseOf<V extends UnaryVerb> = v.InferOutput<(typeof MESSAGES)[V]['response']>;
+
+/** Control events inside a stream, server to client, one JSON document per frame of channel `event`. */
+export const StreamEvent = v.variant('event', [
+  v.object({ event: v.literal('started'), unit: text(255) }),
+  /** A launcher daemon of this head started on, or ended on, another node (as its worker reported it). */
+  v.object({ event: v.literal('daemon-started'), node: nodeName, unit: text(255) }),
+  v.object({ event: v.literal('daemon-ended'), node: nodeName, outcome: StepResult }),
+  v.object({ event: v.literal('ended'), outcome: StepResult }),
+]);
+export type StreamEvent = v.InferOutput<typeof StreamEvent>;
+
+/** Control commands inside a stream, client to server. */
+export const StreamCommand = v.variant('command', [
+  v.object({ command: v.literal('signal'), signal: whole(1, 64) }),
+]);
+export type StreamCommand = v.InferOutput<typeof StreamCommand>;
+
+/** How every refusal crosses the wire: a code of the table and one line; never a stack. */
+export const WireError = v.object({
+  code: v.pipe(
+    v.string(),
+    v.check(isErrorCode, 'not an error code'),
+    v.transform((value) => value as ErrorCode),
+  ),
+  message: text(4096),
+  detail: v.optional(v.record(v.string(), v.unknown())),
+});
+export type WireError = v.InferOutput<typeof WireError>;

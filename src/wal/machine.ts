@@ -1,0 +1,18 @@
+/**
+ * What the log needs to know of the state it keeps. The log stores bytes and replays them; the machine gives
+ * them a meaning. All functions are deterministic and do no I/O.
+ */
+export type Machine<State, Event> = {
+  /** The state before the first event. */
+  empty(): State;
+  /** Applies one event to a state that the caller owns, in place. Throws XceError 'log-corrupt' for an event
+   * that the state does not allow: what was acknowledged once must apply again. */
+  apply(state: State, event: Event): void;
+  encode(event: Event): Uint8Array;
+  /** Throws XceError 'log-corrupt' on bytes that are not exactly one event. */
+  decode(bytes: Uint8Array): Event;
+  /** The state as a sequence of records, each at most LIMITS.recordBytesMax. */
+  snapshot(state: State): Iterable<Uint8Array>;
+  /** Adds one snapshot record to a state that started empty. */
+  restore(state: State, record: Uint8Array): void;
+};
