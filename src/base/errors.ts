@@ -102,6 +102,7 @@ export const ERRORS = {
   'too-large': row(EXIT.protocol, 'a message, argument or environment is over its limit'),
   timeout: row(EXIT.unavailable, 'no answer within the deadline'),
   cancelled: row(EXIT.unavailable, 'the peer went away'),
+  'worker-busy': row(EXIT.tryAgain, 'the worker has as many connections or requests as it takes'),
 
   // sandbox
   'sandbox-exists': row(EXIT.noPermission, 'a unit, record or directory of that name is in use and not ours'),

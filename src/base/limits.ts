@@ -16,6 +16,7 @@ export const LIMITS = {
   recordBytesMax: 4 << 20,
   messageBytesMax: 4 << 20,
   frameBytesMax: 64 << 10,
+  pemBytesMax: 64 << 10,
   argvCountMax: 16_384,
   argvBytesMax: 1 << 20,
   envCountMax: 4096,
@@ -23,5 +24,10 @@ export const LIMITS = {
   stepsPerSandboxMax: 256,
   sandboxesMax: 1024,
   connectionsMax: 4096,
+  sandboxConnectionsMax: 64,
+  streamsPerConnectionMax: 256,
+  requestsInFlightMax: 4096,
+  headerPairsMax: 16,
+  headerBytesMax: 4 << 10,
   childOutputBytesMax: 1 << 20,
 } as const;

@@ -16,6 +16,29 @@ import { LIMITS } from '../base/limits.ts';
 
 export const PROTOCOL = { major: 1, minor: 0 } as const;
 
+/** Channels of the frames in a stream: first byte of each frame, before four bytes of big-endian length. */
+export const CHANNEL = {
+  head: 0,
+  stdin: 1,
+  stdout: 2,
+  stderr: 3,
+  /** Server to client: StreamEvent. Client to server: StreamCommand. */
+  control: 4,
+  endOfStdin: 5,
+  /** Server to client, last frame: WireError. */
+  error: 6,
+  /** Server to client: four bytes, how many more bytes of stdin the client may send. */
+  credit: 7,
+} as const;
+
+export const STREAM = {
+  headerBytes: 5,
+  /** Bytes of stdin a client may send before the first credit frame; a server never grants more in all. */
+  stdinCreditBytes: 256 << 10,
+  /** Largest payload on the channels control and error. */
+  documentBytesMax: 64 << 10,
+} as const;
+
 const text = (max: number) => v.pipe(v.string(), v.maxLength(max));
 const whole = (min: number, max: number) => v.pipe(v.number(), v.integer(), v.minValue(min), v.maxValue(max));
 const branded = <T extends string>(parse: (value: string) => T | undefined, name: string) =>

@@ -1,0 +1,41 @@
+/**
+ * What a certificate of the cluster says about its holder: cluster (O), role (OU), node (one dNSName).
+ */
+import type { X509Certificate } from 'node:crypto';
+import { type NodeName, parseNodeName } from '../base/ids.ts';
+
+export type CertificateRole = 'controller' | 'worker' | 'operator';
+
+export const CERTIFICATE_ROLES: readonly CertificateRole[] = ['controller', 'worker', 'operator'];
+
+export type CertificateNames = {
+  readonly cluster: string;
+  readonly role: CertificateRole;
+  readonly node: NodeName;
+};
+
+/** A cluster name that survives as an organisation name without escapes, or undefined. */
+export const parseClusterName = (text: string): string | undefined =>
+  /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/.test(text) ? text : undefined;
+
+export const parseCertificateRole = (text: string): CertificateRole | undefined =>
+  CERTIFICATE_ROLES.find((role) => text === `xce-${role}`);
+
+/**
+ * Reads the names of a leaf, or says what is wrong with them. Exactly one of each: with two roles or two nodes
+ * it would depend on the reader which one counts.
+ */
+export const readCertificateNames = (
+  certificate: X509Certificate,
+): CertificateNames | { readonly refused: string } => {
+  const { O: organisation, OU: unit } = certificate.toLegacyObject().subject as Record<string, unknown>;
+  const cluster = typeof organisation === 'string' ? parseClusterName(organisation) : undefined;
+  if (cluster === undefined) return { refused: 'its subject has no single O with a cluster name' };
+  const role = typeof unit === 'string' ? parseCertificateRole(unit) : undefined;
+  if (role === undefined) return { refused: 'its subject has no single OU with a role' };
+  const name = /^DNS:([a-z0-9._-]+)$/.exec(certificate.subjectAltName ?? '')?.[1];
+  const node = name === undefined ? undefined : parseNodeName(name);
+  if (node === undefined) return { refused: 'it has no single dNSName with a node name' };
+  if (certificate.ca) return { refused: 'it is the certificate of an authority' };
+  return { cluster, role, node };
+};
