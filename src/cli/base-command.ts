@@ -1,0 +1,30 @@
+import { Command, Flags } from '@oclif/core';
+import { type Context, openContext } from '../operations/context.ts';
+import { writeJson, writeOut } from './print.ts';
+import { chooseProgress } from './progress.ts';
+
+/** What every command has: --json and --config. A command parses, calls one operation and shows its result. */
+export abstract class BaseCommand extends Command {
+  static override baseFlags = {
+    json: Flags.boolean({ description: 'Write the result as one JSON document.', helpGroup: 'GLOBAL' }),
+    config: Flags.string({
+      description: 'Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini.',
+      helpGroup: 'GLOBAL',
+      helpValue: 'FILE',
+    }),
+  };
+
+  protected open(flags: { json: boolean; config: string | undefined }): Promise<Context> {
+    return openContext({ configPath: flags.config, progress: chooseProgress(flags.json) });
+  }
+
+  protected async show<T>(flags: { json: boolean }, result: T, render: (result: T) => string): Promise<void> {
+    if (flags.json) await writeJson(result);
+    else await writeOut(render(result));
+  }
+
+  /** Errors are shown by main.ts alone, so that the exit status never depends on --json. */
+  override async catch(error: Error): Promise<never> {
+    throw error;
+  }
+}

@@ -1,0 +1,52 @@
+/**
+ * Progress of work that takes longer than a look: spinners on a terminal, one plain line per phase elsewhere,
+ * nothing with --json.
+ */
+import type { Progress } from '../operations/progress.ts';
+import { writeTalk } from './print.ts';
+
+const plain = (write: (line: string) => void): Progress => ({
+  phase: async (title, work) => {
+    const started = process.hrtime.bigint();
+    const seconds = (): string => (Number(process.hrtime.bigint() - started) / 1e9).toFixed(1);
+    write(`${title} ...`);
+    try {
+      const result = await work((text) => write(`${title}: ${text}`));
+      write(`${title}: done in ${seconds()} s`);
+      return result;
+    } catch (error) {
+      write(`${title}: failed after ${seconds()} s`);
+      throw error;
+    }
+  },
+});
+
+const spinner: Progress = {
+  phase: async (title, work) => {
+    const { Listr } = await import('listr2');
+    const results: Awaited<ReturnType<typeof work>>[] = [];
+    await new Listr([
+      {
+        title,
+        task: async (_, task) => {
+          results.push(
+            await work((text) => {
+              task.output = text;
+            }),
+          );
+        },
+      },
+    ]).run();
+    const [result] = results;
+    return result as Awaited<ReturnType<typeof work>>;
+  },
+};
+
+export const silent: Progress = { phase: (_, work) => work(() => undefined) };
+
+/** listr2 draws on stdout, so its spinners are for the case where both streams are the operator's terminal. */
+export const chooseProgress = (json: boolean): Progress => {
+  if (json) return silent;
+  if (process.stderr.isTTY && process.stdout.isTTY) return spinner;
+  return plain((line) => writeTalk(`${new Date().toISOString()} ${line}\n`));
+};

@@ -1,0 +1,58 @@
+/**
+ * Bundles the programs into dist/ and writes oclif.manifest.json. One file per command plus shared chunks, so
+ * that a command loads only itself; the worker and the agent are bundles of their own and never meet oclif.
+ */
+import { execFileSync } from 'node:child_process';
+import { chmodSync, readdirSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { build } from 'esbuild';
+
+const root = fileURLToPath(new URL('../..', import.meta.url));
+
+const commands = readdirSync(join(root, 'src/commands'), { recursive: true, encoding: 'utf8' })
+  .filter((file) => file.endsWith('.ts'))
+  .map((file) => ({ in: join(root, 'src/commands', file), out: `commands/${file.slice(0, -'.ts'.length)}` }));
+
+rmSync(join(root, 'dist'), { recursive: true, force: true });
+const result = await build({
+  absWorkingDir: root,
+  entryPoints: [
+    { in: 'src/cli/main.ts', out: 'cli' },
+    { in: 'src/worker/main.ts', out: 'worker' },
+    { in: 'src/mpi/agent-main.ts', out: 'agent' },
+    ...commands,
+  ],
+  outdir: 'dist',
+  bundle: true,
+  splitting: true,
+  chunkNames: 'chunks/[name]-[hash]',
+  format: 'esm',
+  platform: 'node',
+  target: 'node20.19',
+  // Native packages find their binaries by their own place on disk.
+  external: ['koffi', 'fs-native-extensions'],
+  // CommonJS packages inside an ES module bundle still call require for node's own modules.
+  banner: {
+    js: [
+      "import { createRequire as xceCreateRequire } from 'node:module';",
+      "import { fileURLToPath as xceFileURLToPath } from 'node:url';",
+      "import { dirname as xceDirname } from 'node:path';",
+      'const require = xceCreateRequire(import.meta.url);',
+      'const __filename = xceFileURLToPath(import.meta.url);',
+      'const __dirname = xceDirname(__filename);',
+    ].join(' '),
+  },
+  legalComments: 'linked',
+  logLevel: 'warning',
+});
+if (result.warnings.length > 0) process.exitCode = 1;
+
+for (const program of ['xce-sandbox', 'xce-sandbox-worker', 'xce-sandbox-agent']) {
+  chmodSync(join(root, 'bin', program), 0o755);
+}
+execFileSync(process.execPath, [join(root, 'node_modules/oclif/bin/run.js'), 'manifest', root], {
+  cwd: root,
+  stdio: ['ignore', 'ignore', 'inherit'],
+  env: { PATH: process.env['PATH'] ?? '', HOME: '/nonexistent', NO_COLOR: '1' },
+});
