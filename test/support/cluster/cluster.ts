@@ -13,15 +13,15 @@
  *   }
  *
  * What each node has: Debian 13 with Open MPI 5, gcc and Node 20; no sshd, and a canary in place of ssh; the product,
- * installed by npm from the packed work tree (`product: false`: without); /shared on all nodes and /ctl-shared on
+ * installed by npm from the packed work tree (`product: false`: nodes without it); /shared on all nodes and /ctl-shared on
  * controllers alone, both plain directories of the host (`cluster.sharedPath`, `cluster.controllerSharedPath`); users
  * alice (1001) and bob (1002); all names in /etc/hosts. Several clusters can be up at once; each is alone in its network.
  *
  * Nothing is left after `down()`, nor after the end of the owner by any signal (see scope.ts).
  */
-import { createHash } from 'node:crypto';
-import { appendFileSync, mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { furnishNode } from './furnish.ts';
 import { requireRoot } from './host.ts';
 import { prepareImage } from './image.ts';
 import { Node } from './node.ts';
@@ -34,18 +34,13 @@ export type ClusterOptions = {
   readonly nodes?: readonly string[];
   /** Those of `nodes` that see /ctl-shared. Default: ctl. */
   readonly controllers?: readonly string[];
-  /** Whether the packed work tree is installed. Default: true. */
-  readonly product?: boolean;
+  /** The packed work tree (true, the default), nothing (false), or a tarball of npm pack. */
+  readonly product?: boolean | string;
   /** Further host directories to bind, [host path, path on the node]. */
   readonly binds?: readonly (readonly [string, string])[];
   /** Receives a line at each stage. */
   readonly report?: (line: string) => void;
 };
-
-const USERS = [
-  { name: 'alice', uid: 1001 },
-  { name: 'bob', uid: 1002 },
-] as const;
 
 const inNetns = (netns: string, argv: readonly string[]): readonly string[] => [
   'nsenter',
@@ -57,20 +52,6 @@ const inNetns = (netns: string, argv: readonly string[]): readonly string[] => [
 const makeNetns = async (file: string): Promise<void> => {
   writeFileSync(file, '');
   await mustRun(['unshare', `--net=${file}`, 'ip', 'link', 'set', 'dev', 'lo', 'up']);
-};
-
-const furnish = (root: string, name: string, hosts: string, seed: string): void => {
-  writeFileSync(join(root, 'etc/hostname'), `${name}\n`);
-  writeFileSync(join(root, 'etc/hosts'), hosts);
-  const machineId = createHash('sha256').update(`${seed} ${name}`).digest('hex').slice(0, 32);
-  writeFileSync(join(root, 'etc/machine-id'), `${machineId}\n`);
-  for (const user of USERS) {
-    appendFileSync(
-      join(root, 'etc/passwd'),
-      `${user.name}:x:${user.uid}:${user.uid}::/home/${user.name}:/bin/bash\n`,
-    );
-    appendFileSync(join(root, 'etc/group'), `${user.name}:x:${user.uid}:\n`);
-  }
 };
 
 export class Cluster {
@@ -97,7 +78,9 @@ export class Cluster {
       report = () => undefined,
     } = options;
     const image = await prepareImage(report);
-    const product = options.product === false ? undefined : await prepareProduct(image, report);
+    const { product: wanted = true } = options;
+    const tarball = typeof wanted === 'string' ? wanted : undefined;
+    const product = wanted === false ? undefined : await prepareProduct(image, report, tarball);
     const layers = product === undefined ? [image] : [product, image];
     const scope = await Scope.open(layers.map(({ entry }) => entry));
     try {
@@ -157,7 +140,7 @@ export class Cluster {
           `lowerdir=${lowerDirectories.join(':')},${upper}`,
           root,
         ]);
-        furnish(root, name, hosts, scope.id);
+        furnishNode(root, name, hosts, scope.id);
         const netns = join(net, name);
         const hubPort = `port${index}`;
         await makeNetns(netns);

@@ -3,11 +3,11 @@
  * It can be switched off, killed, cut off and booted again; its files stay, its /run and its boot id do not.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { closeSync, constants, existsSync, mkdirSync, openSync, readFileSync, statSync } from 'node:fs';
+import { closeSync, constants, existsSync, mkdirSync, openSync, readFileSync, readSync } from 'node:fs';
 import { Socket } from 'node:net';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
-import { READY_PATH } from './image.ts';
+import { CANARY_PATH, READY_PATH } from './furnish.ts';
 import {
   collect,
   describeEnd,
@@ -80,6 +80,20 @@ const POWER_OFF_MS_MAX = 60_000;
 
 const tailOf = (path: string): string => (existsSync(path) ? readFileSync(path, 'utf8').slice(-3000) : '');
 
+/** Both ends, so that the open neither waits nor sees an end of file. */
+const openPipe = (path: string): number => openSync(path, constants.O_RDWR | constants.O_NONBLOCK);
+
+/** What is in the pipe now; at most 64 KiB, which is what a pipe holds. */
+const readPipe = (pipe: number): string => {
+  const buffer = Buffer.alloc(1 << 16);
+  try {
+    return buffer.toString('utf8', 0, readSync(pipe, buffer));
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && error.code === 'EAGAIN') return '';
+    throw error;
+  }
+};
+
 const within = async <T>(promise: Promise<T>, timeoutMs: number, what: string): Promise<T> => {
   let timer: NodeJS.Timeout | undefined;
   const deadline = new Promise<never>((_, reject) => {
@@ -99,6 +113,8 @@ export class Node {
   #nspawn: ChildProcess | undefined;
   #ended: Promise<string> = Promise.resolve('not booted');
   #leader: ProcessId | undefined;
+  #canary: number | undefined;
+  #sshRuns = '';
 
   constructor(spec: NodeSpec) {
     this.name = spec.name;
@@ -130,13 +146,13 @@ export class Node {
     if (this.#nspawn !== undefined) throw new Error(`node ${this.name} is up already`);
     const { directory, cgroups } = this.#spec;
     for (const cgroup of cgroups) if (!existsSync(cgroup)) mkdirSync(cgroup);
-    const fifo = join(directory, 'ready');
-    if (!existsSync(fifo)) await mustRun(['mkfifo', '-m', '600', fifo]);
-    // both ends, so that the open neither waits nor sees an end of file
-    const ready = new Socket({
-      fd: openSync(fifo, constants.O_RDWR | constants.O_NONBLOCK),
-      writable: false,
-    });
+    const readyPipe = join(directory, 'ready');
+    const canaryPipe = join(directory, 'ssh-canary');
+    if (this.#canary === undefined) {
+      await mustRun(['mkfifo', '-m', '666', readyPipe, canaryPipe]);
+      this.#canary = openPipe(canaryPipe);
+    }
+    const ready = new Socket({ fd: openPipe(readyPipe), writable: false });
     const log = openSync(this.bootLogPath, 'a');
     const [file, ...argv] = enterCgroups(cgroups, [
       'systemd-nspawn',
@@ -151,7 +167,8 @@ export class Node {
       '--resolv-conf=off',
       '--timezone=off',
       '--link-journal=no',
-      `--bind=${fifo}:${READY_PATH}`,
+      `--bind=${readyPipe}:${READY_PATH}`,
+      `--bind=${canaryPipe}:${CANARY_PATH}`,
       ...this.#spec.binds.map(([host, node]) => `--bind=${host}:${node}`),
     ]);
     if (file === undefined) throw new Error('nothing to start');
@@ -202,18 +219,7 @@ export class Node {
       options.uid === undefined
         ? []
         : ['--setuid', String(options.uid), '--setgid', String(options.gid ?? options.uid)];
-    const target = [
-      '--target',
-      String(this.leaderPid),
-      '-m',
-      '-u',
-      '-i',
-      '-n',
-      '-p',
-      '-C',
-      '--root',
-      '--wd',
-    ];
+    const target = ['--target', String(this.leaderPid), '-m', '-u', '-i', '-n', '-p', '-C', '--root', '--wd'];
     return spawn('nsenter', [...target, ...identity, '--', ...argv], {
       stdio: [...stdio],
       detached: true,
@@ -323,9 +329,10 @@ export class Node {
     if (options.start === true) await this.must(['systemctl', 'start', unit]);
   }
 
-  /** True when anything on the node tried to run ssh since it was made. */
-  async sshWasRun(): Promise<boolean> {
-    return (await this.readFile('/var/log/ssh-canary')).length > 0;
+  /** What anything on the node, in a sandbox or not, has called ssh with since it was first booted; a line each. */
+  readSshRuns(): readonly string[] {
+    if (this.#canary !== undefined) this.#sshRuns += readPipe(this.#canary);
+    return this.#sshRuns.split('\n').filter((line) => line !== '');
   }
 
   async #gone(): Promise<void> {
@@ -361,9 +368,3 @@ export class Node {
     await this.#setPort('up');
   }
 }
-
-/** True when a file was read after it was last written, as long as atimes are kept at all. */
-export const wasReadSince = (path: string): boolean => {
-  const facts = statSync(path);
-  return facts.atimeMs > facts.mtimeMs;
-};

@@ -14,9 +14,9 @@ import { Scope } from './scope.ts';
 export const repositoryDirectory = fileURLToPath(new URL('../../..', import.meta.url));
 
 /** Counts changes of how the layer is made. */
-const RECIPE_VERSION = 1;
+const RECIPE_VERSION = 2;
 const LAYERS_KEPT = 8;
-const STAGE = 'var/lib/xce-test/install';
+const STAGE = 'xce-install';
 
 /** Packs the work tree (which builds it first) and returns the path of the tarball inside `directory`. */
 export const packProduct = async (directory: string): Promise<string> => {
@@ -78,16 +78,17 @@ const install = async (scope: Scope, image: CacheEntry, tarball: string, layer: 
   rmSync(stage, { recursive: true });
 };
 
-/** The layer with the product of the work tree as it is now, on this image. */
+/** The layer with the product on this image: of the work tree as it is now, or of a given tarball. */
 export const prepareProduct = async (
   image: CacheEntry,
   report: (line: string) => void = () => undefined,
+  given?: string,
 ): Promise<CacheEntry> =>
   await withLock('product', 900_000, async () => {
     const scope = await Scope.open([image.entry]);
     try {
-      report('packing the product');
-      const tarball = await packProduct(scope.directory);
+      if (given === undefined) report('packing the product');
+      const tarball = given ?? (await packProduct(scope.directory));
       const key = createHash('sha256')
         .update(JSON.stringify([image.entry, RECIPE_VERSION]))
         .update(readFileSync(tarball))
