@@ -13,6 +13,9 @@ import { Scope } from './scope.ts';
 
 export const repositoryDirectory = fileURLToPath(new URL('../../..', import.meta.url));
 
+/** Names a tarball that has been packed already. */
+export const TARBALL_VARIABLE = 'XCE_SANDBOX_TEST_TARBALL';
+
 /** Counts changes of how the layer is made. */
 const RECIPE_VERSION = 2;
 const LAYERS_KEPT = 8;
@@ -78,7 +81,7 @@ const install = async (scope: Scope, image: CacheEntry, tarball: string, layer: 
   rmSync(stage, { recursive: true });
 };
 
-/** The layer with the product on this image: of the work tree as it is now, or of a given tarball. */
+/** The layer with the product on this image: of a given tarball, or of the work tree as it is now. */
 export const prepareProduct = async (
   image: CacheEntry,
   report: (line: string) => void = () => undefined,
@@ -87,8 +90,9 @@ export const prepareProduct = async (
   await withLock('product', 900_000, async () => {
     const scope = await Scope.open([image.entry]);
     try {
-      if (given === undefined) report('packing the product');
-      const tarball = given ?? (await packProduct(scope.directory));
+      const packed = given ?? process.env[TARBALL_VARIABLE];
+      if (packed === undefined) report('packing the product');
+      const tarball = packed ?? (await packProduct(scope.directory));
       const key = createHash('sha256')
         .update(JSON.stringify([image.entry, RECIPE_VERSION]))
         .update(readFileSync(tarball))

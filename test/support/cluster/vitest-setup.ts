@@ -1,0 +1,16 @@
+/** Packs the product once for all test files of a run; Cluster.start takes the tarball from the environment. */
+import { packProduct, TARBALL_VARIABLE } from './product.ts';
+import { Scope } from './scope.ts';
+
+export const setup = async (): Promise<() => Promise<void>> => {
+  const scope = await Scope.open();
+  try {
+    process.env[TARBALL_VARIABLE] = await packProduct(scope.directory);
+  } catch (error) {
+    await scope.close();
+    throw error;
+  }
+  return async () => {
+    await scope.close();
+  };
+};

@@ -1,0 +1,40 @@
+/** The tiers that vitest runs, in the order of `npm test`; each is the folder of its name under test/. */
+export type VitestTier = {
+  readonly name: string;
+  readonly needsRoot: boolean;
+  readonly testMsMax: number;
+  readonly hookMsMax: number;
+  readonly workersMax: number;
+  /** The tier as a whole; then it is ended and has failed. */
+  readonly tierMsMax: number;
+  readonly globalSetup: string | undefined;
+};
+
+const small = (name: string): VitestTier => ({
+  name,
+  needsRoot: false,
+  testMsMax: 20_000,
+  hookMsMax: 20_000,
+  workersMax: 2,
+  tierMsMax: 600_000,
+  globalSetup: undefined,
+});
+
+export const VITEST_TIERS: readonly VitestTier[] = [
+  small('unit'),
+  { ...small('property'), testMsMax: 60_000 },
+  { ...small('crash'), testMsMax: 60_000 },
+  small('golden'),
+  { ...small('model'), testMsMax: 120_000 },
+  small('tidy'),
+  small('cli'),
+  {
+    name: 'cluster',
+    needsRoot: true,
+    testMsMax: 180_000,
+    hookMsMax: 1_800_000, // the first boot on a machine makes the node image
+    workersMax: 1,
+    tierMsMax: 3_600_000,
+    globalSetup: './test/support/cluster/vitest-setup.ts',
+  },
+];
