@@ -9,6 +9,8 @@ export const LIMITS = {
   nodeListBracketsMax: 4,
   nodeFileBytesMax: 16 << 20,
   leaseNodesMax: 16_384,
+  /** All node names of a lease together, so that one record can name each of them twice. */
+  leaseNodesBytesMax: 1 << 20,
   leaseRootsMax: 64,
   /** The roots and the workspace. */
   leaseScopesMax: 65,
@@ -36,8 +38,10 @@ export const LIMITS = {
   stepsPerSandboxMax: 256,
   sandboxesMax: 1024,
   connectionsMax: 4096,
-  sandboxConnectionsMax: 64,
   streamsPerConnectionMax: 256,
+  streamsPerSandboxConnectionMax: 8,
+  requestBytesInAllMax: 256 << 20,
+  sandboxRequestBytesInAllMax: 32 << 20,
   requestsInFlightMax: 4096,
   headerPairsMax: 16,
   headerBytesMax: 4 << 10,

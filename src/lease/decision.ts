@@ -1,0 +1,31 @@
+import type { Epoch } from '../base/ids.ts';
+import type { IdRange } from '../config/settings.ts';
+import type { Decision } from '../wal/log.ts';
+import type { LeaseEvent } from './event.ts';
+import { accept, refuse, type Verdict } from './refusal.ts';
+import type { LeaseState } from './state.ts';
+import type { Now } from './term.ts';
+
+/** What a rule may know beside the state and the request. */
+export type RuleFacts = {
+  /** Epoch that the events will be written in. */
+  readonly epoch: Epoch;
+  readonly now: Now;
+  readonly pool: IdRange;
+  /** How long ended attempts are remembered. */
+  readonly rememberMs: number;
+};
+
+/** Events and a result, or a refusal for which nothing is written. */
+export type LeaseDecision<Result> = Verdict<Decision<LeaseEvent, Result>>;
+
+export const decide = <Result>(events: readonly LeaseEvent[], result: Result): LeaseDecision<Result> =>
+  accept({ events, result });
+
+/** A controller whose epoch is over decides nothing, even where the log would let it write. */
+export const checkEpoch = (state: LeaseState, facts: RuleFacts): Verdict<undefined> =>
+  facts.epoch < state.epoch
+    ? refuse('log-fenced', `epoch ${facts.epoch} is over, the log has reached epoch ${state.epoch}`, {
+        next: 'xce-sandbox lease takeover',
+      })
+    : accept(undefined);

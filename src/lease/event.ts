@@ -1,0 +1,370 @@
+/**
+ * The events of the lease log: everything that was ever decided about leases, one small record of bytes each.
+ *
+ * An event is: format version (one byte, 1), kind (one byte, see KIND_BYTES), then the fields of the kind in
+ * the order of `encodeEvent`, coded as in codec.ts. Times are milliseconds. A reader that meets a higher format
+ * version or an unknown kind was overtaken by an upgrade and stops with 'log-version'.
+ */
+import { XceError } from '../base/errors.ts';
+import {
+  type Attempt,
+  type Epoch,
+  type JobId,
+  type LeaseNumber,
+  type NodeName,
+  parseJobId,
+  parseNodeName,
+  type Uid,
+} from '../base/ids.ts';
+import { LIMITS } from '../base/limits.ts';
+import { ByteReader, ByteWriter } from './codec.ts';
+import type { Term } from './term.ts';
+
+export type Submitter = { readonly uid: number; readonly gid: number };
+
+/** A path on shared storage that steps may write besides the workspace. */
+export type LeaseRoot = { readonly path: string; readonly storage: string };
+
+/** The directory of one [storage] below which the job gets its own directory. */
+export type LeaseWorkspace = { readonly storage: string; readonly path: string };
+
+/** How a node saw the mount below one root or workspace when it prepared the sandbox. */
+export type MountFacts = {
+  readonly path: string;
+  readonly source: string;
+  readonly type: string;
+  readonly fsid: string;
+};
+
+/** A worker of one boot: its raw Ed25519 public key in hex, and the kernel's boot id. */
+export type Binding = { readonly workerKey: string; readonly bootId: string };
+
+export type DrainNonce = { readonly node: NodeName; readonly nonce: string };
+
+/** Why a uid is kept away from everybody. The order is the order of their bytes: append only. */
+export const QUARANTINE_CODES = [
+  'superseded',
+  'node-unreachable',
+  'node-dirty',
+  'certificate',
+  'normalise-partial',
+  'normalise-refused',
+  'mount-changed',
+  'expired',
+  'operator',
+] as const;
+export type QuarantineCode = (typeof QUARANTINE_CODES)[number];
+
+export type Quarantine = {
+  readonly code: QuarantineCode;
+  /** One line for the operator; may hold bytes that a job chose, so escape it on a terminal. */
+  readonly text: string;
+  readonly node: NodeName | null;
+  readonly wallMs: number;
+};
+
+export type LeaseEvent =
+  | {
+      readonly kind: 'allocate';
+      readonly lease: LeaseNumber;
+      readonly uid: Uid;
+      readonly job: JobId;
+      readonly attempt: Attempt;
+      /** When the scheduler started this attempt, Unix seconds: tells a reused job id from the same one. */
+      readonly schedulerStartS: number | null;
+      readonly submitter: Submitter;
+      readonly nodes: readonly NodeName[];
+      readonly roots: readonly LeaseRoot[];
+      readonly workspace: LeaseWorkspace | null;
+      readonly term: Term;
+      readonly epoch: Epoch;
+    }
+  | { readonly kind: 'renew'; readonly lease: LeaseNumber; readonly term: Term; readonly epoch: Epoch }
+  /** The worker that answered for a node; the same key for the whole life of the lease. */
+  | { readonly kind: 'bind'; readonly lease: LeaseNumber; readonly node: NodeName; readonly binding: Binding }
+  /** A host that will do something under the lease's name (walk, fetch, stage) and must certify for it. */
+  | { readonly kind: 'join'; readonly lease: LeaseNumber; readonly node: NodeName }
+  | {
+      readonly kind: 'mounts';
+      readonly lease: LeaseNumber;
+      readonly node: NodeName;
+      readonly mounts: readonly MountFacts[];
+    }
+  /** The right to run has ended for good. A certificate must repeat the nonce of its node. */
+  | { readonly kind: 'drain'; readonly lease: LeaseNumber; readonly nonces: readonly DrainNonce[] }
+  /** Fresh nonces for nodes that have not certified yet. */
+  | { readonly kind: 'ask'; readonly lease: LeaseNumber; readonly nonces: readonly DrainNonce[] }
+  | {
+      readonly kind: 'certify';
+      readonly lease: LeaseNumber;
+      readonly node: NodeName;
+      /** SHA-256 of the certificate's text, hex. */
+      readonly digest: string;
+      readonly certificate: string;
+    }
+  | { readonly kind: 'normalise'; readonly lease: LeaseNumber }
+  /** A verify pass over this root or workspace found no inode of the uid. */
+  | {
+      readonly kind: 'normalised';
+      readonly lease: LeaseNumber;
+      readonly path: string;
+      readonly walked: number;
+      readonly changed: number;
+    }
+  /** The uid may be leased again; the attempt is remembered as ended. */
+  | { readonly kind: 'free'; readonly lease: LeaseNumber; readonly wallMs: number }
+  | { readonly kind: 'quarantine'; readonly lease: LeaseNumber; readonly quarantine: Quarantine }
+  /** The oldest remembered attempts are forgotten. */
+  | { readonly kind: 'forget'; readonly count: number };
+
+export type EventKind = LeaseEvent['kind'];
+export type EventOf<Kind extends EventKind> = Extract<LeaseEvent, { kind: Kind }>;
+
+const EVENT_VERSION = 1;
+
+/** Bytes of released formats: a number is never given to another kind. */
+const KIND_BYTES = {
+  allocate: 1,
+  renew: 2,
+  bind: 3,
+  join: 4,
+  mounts: 5,
+  drain: 6,
+  ask: 7,
+  certify: 8,
+  normalise: 9,
+  normalised: 10,
+  free: 11,
+  quarantine: 12,
+  forget: 13,
+} as const satisfies Record<EventKind, number>;
+
+export const EVENT_KINDS = Object.keys(KIND_BYTES) as readonly EventKind[];
+const kindOfByte = new Map<number, EventKind>(EVENT_KINDS.map((kind) => [KIND_BYTES[kind], kind]));
+
+const SAFE = Number.MAX_SAFE_INTEGER;
+const ID_MAX = 0xffff_ffff;
+const UID_MAX = 2_147_483_647;
+const ATTEMPT_MAX = 999_999;
+/** A code point of a reason takes at most this many bytes of UTF-8. */
+const BYTES_PER_CHAR_MAX = 4;
+
+export const writeTerm = (to: ByteWriter, term: Term): void => {
+  to.whole(term.ttlMs).whole(term.issued.wallMs).whole(term.issued.monotonicMs).text(term.issued.bootId);
+};
+
+export const readTerm = (from: ByteReader): Term => ({
+  ttlMs: from.whole(LIMITS.ttlMsMax, LIMITS.ttlMsMin),
+  issued: {
+    wallMs: from.whole(SAFE),
+    monotonicMs: from.whole(SAFE),
+    bootId: from.text(LIMITS.bootIdBytesMax),
+  },
+});
+
+export const readLeaseNumber = (from: ByteReader): LeaseNumber => from.whole(SAFE, 1) as LeaseNumber;
+export const readEpoch = (from: ByteReader): Epoch => from.whole(SAFE, 1) as Epoch;
+export const readUid = (from: ByteReader): Uid => from.whole(UID_MAX, 1) as Uid;
+export const readAttempt = (from: ByteReader): Attempt => from.whole(ATTEMPT_MAX) as Attempt;
+export const readJob = (from: ByteReader): JobId => from.parsed(LIMITS.jobIdBytesMax, parseJobId, 'job id');
+export const readNode = (from: ByteReader): NodeName =>
+  from.parsed(LIMITS.nodeNameCharsMax, parseNodeName, 'node name');
+export const readSchedulerStart = (from: ByteReader): number | null => from.optional(() => from.whole(SAFE));
+
+export const writeSubmitter = (to: ByteWriter, submitter: Submitter): void => {
+  to.whole(submitter.uid).whole(submitter.gid);
+};
+
+export const readSubmitter = (from: ByteReader): Submitter => ({
+  uid: from.whole(ID_MAX, 1),
+  gid: from.whole(ID_MAX, 1),
+});
+
+export const writeRoot = (to: ByteWriter, root: LeaseRoot | LeaseWorkspace): void => {
+  to.text(root.path).text(root.storage);
+};
+
+export const readRoot = (from: ByteReader): LeaseRoot => ({
+  path: from.text(LIMITS.pathBytesMax),
+  storage: from.text(LIMITS.storageNameBytesMax),
+});
+
+export const writeMount = (to: ByteWriter, mount: MountFacts): void => {
+  to.text(mount.path).text(mount.source).text(mount.type).text(mount.fsid);
+};
+
+export const readMount = (from: ByteReader): MountFacts => ({
+  path: from.text(LIMITS.pathBytesMax),
+  source: from.text(LIMITS.pathBytesMax),
+  type: from.text(LIMITS.mountWordBytesMax),
+  fsid: from.text(LIMITS.mountWordBytesMax),
+});
+
+export const writeBinding = (to: ByteWriter, binding: Binding): void => {
+  to.hex(binding.workerKey, LIMITS.workerKeyBytes).text(binding.bootId);
+};
+
+export const readBinding = (from: ByteReader): Binding => ({
+  workerKey: from.hex(LIMITS.workerKeyBytes),
+  bootId: from.text(LIMITS.bootIdBytesMax),
+});
+
+export const writeQuarantine = (to: ByteWriter, quarantine: Quarantine): void => {
+  to.byte(QUARANTINE_CODES.indexOf(quarantine.code))
+    .text(quarantine.text)
+    .optional(quarantine.node, (node) => to.text(node))
+    .whole(quarantine.wallMs);
+};
+
+export const readQuarantine = (from: ByteReader): Quarantine => {
+  const code = QUARANTINE_CODES[from.byte()];
+  if (code === undefined) throw from.corrupt('a quarantine has an unknown reason');
+  return {
+    code,
+    text: from.text(LIMITS.reasonCharsMax * BYTES_PER_CHAR_MAX),
+    node: from.optional(() => readNode(from)),
+    wallMs: from.whole(SAFE),
+  };
+};
+
+const writeNonces = (to: ByteWriter, nonces: readonly DrainNonce[]): void => {
+  to.list(nonces, ({ node, nonce }) => to.text(node).hex(nonce, LIMITS.nonceBytes));
+};
+
+const readNonces = (from: ByteReader): DrainNonce[] =>
+  from.list(LIMITS.leaseNodesMax, () => ({ node: readNode(from), nonce: from.hex(LIMITS.nonceBytes) }));
+
+/** The bytes of one event. The caller has checked it; what cannot be written back and read is a bug. */
+export const encodeEvent = (event: LeaseEvent): Uint8Array => {
+  const to = new ByteWriter().byte(EVENT_VERSION).byte(KIND_BYTES[event.kind]);
+  if (event.kind === 'forget') return to.whole(event.count).finish();
+  to.whole(event.lease);
+  switch (event.kind) {
+    case 'allocate':
+      to.whole(event.uid).text(event.job).whole(event.attempt);
+      to.optional(event.schedulerStartS, (start) => to.whole(start));
+      writeSubmitter(to, event.submitter);
+      to.list(event.nodes, (node) => to.text(node));
+      to.list(event.roots, (root) => writeRoot(to, root));
+      to.optional(event.workspace, (workspace) => writeRoot(to, workspace));
+      writeTerm(to, event.term);
+      to.whole(event.epoch);
+      break;
+    case 'renew':
+      writeTerm(to, event.term);
+      to.whole(event.epoch);
+      break;
+    case 'bind':
+      to.text(event.node);
+      writeBinding(to, event.binding);
+      break;
+    case 'join':
+      to.text(event.node);
+      break;
+    case 'mounts':
+      to.text(event.node).list(event.mounts, (mount) => writeMount(to, mount));
+      break;
+    case 'drain':
+    case 'ask':
+      writeNonces(to, event.nonces);
+      break;
+    case 'certify':
+      to.text(event.node).hex(event.digest, LIMITS.digestBytes).text(event.certificate);
+      break;
+    case 'normalise':
+      break;
+    case 'normalised':
+      to.text(event.path).whole(event.walked).whole(event.changed);
+      break;
+    case 'free':
+      to.whole(event.wallMs);
+      break;
+    case 'quarantine':
+      writeQuarantine(to, event.quarantine);
+      break;
+    default:
+      event satisfies never;
+  }
+  return to.finish();
+};
+
+const readEvent = (kind: EventKind, from: ByteReader): LeaseEvent => {
+  if (kind === 'forget') return { kind, count: from.whole(SAFE, 1) };
+  const lease = readLeaseNumber(from);
+  switch (kind) {
+    case 'allocate':
+      return {
+        kind,
+        lease,
+        uid: readUid(from),
+        job: readJob(from),
+        attempt: readAttempt(from),
+        schedulerStartS: readSchedulerStart(from),
+        submitter: readSubmitter(from),
+        nodes: from.list(LIMITS.leaseNodesMax, () => readNode(from)),
+        roots: from.list(LIMITS.leaseRootsMax, () => readRoot(from)),
+        workspace: from.optional(() => readRoot(from)),
+        term: readTerm(from),
+        epoch: readEpoch(from),
+      };
+    case 'renew':
+      return { kind, lease, term: readTerm(from), epoch: readEpoch(from) };
+    case 'bind':
+      return { kind, lease, node: readNode(from), binding: readBinding(from) };
+    case 'join':
+      return { kind, lease, node: readNode(from) };
+    case 'mounts':
+      return {
+        kind,
+        lease,
+        node: readNode(from),
+        mounts: from.list(LIMITS.leaseScopesMax, () => readMount(from)),
+      };
+    case 'drain':
+    case 'ask':
+      return { kind, lease, nonces: readNonces(from) };
+    case 'certify':
+      return {
+        kind,
+        lease,
+        node: readNode(from),
+        digest: from.hex(LIMITS.digestBytes),
+        certificate: from.text(LIMITS.certificateCharsMax),
+      };
+    case 'normalise':
+      return { kind, lease };
+    case 'normalised':
+      return {
+        kind,
+        lease,
+        path: from.text(LIMITS.pathBytesMax),
+        walked: from.whole(SAFE),
+        changed: from.whole(SAFE),
+      };
+    case 'free':
+      return { kind, lease, wallMs: from.whole(SAFE) };
+    case 'quarantine':
+      return { kind, lease, quarantine: readQuarantine(from) };
+    default:
+      kind satisfies never;
+      throw from.corrupt('its kind has no fields');
+  }
+};
+
+/**
+ * Throws XceError 'log-corrupt' on bytes that are not exactly one event, 'log-version' on those of a newer
+ * version.
+ */
+export const decodeEvent = (bytes: Uint8Array): LeaseEvent => {
+  const from = new ByteReader(bytes);
+  const version = from.byte();
+  if (version === 0) throw from.corrupt('its version is 0');
+  const kind = version === EVENT_VERSION ? kindOfByte.get(from.byte()) : undefined;
+  if (kind === undefined)
+    throw new XceError('log-version', 'an event of the lease log was written by a newer version', {
+      next: 'install on this host the version that wrote the log',
+    });
+  const event = readEvent(kind, from);
+  from.end();
+  return event;
+};

@@ -1,0 +1,231 @@
+/**
+ * A state as records of bytes, for the checkpoint of a new epoch. Each record is: format version (one byte, 1),
+ * kind (one byte), then entries of that kind until its end. Order: head, used, freed, ended, leases, nodes.
+ * Equal states give equal bytes.
+ */
+import { XceError } from '../base/errors.ts';
+import type { NodeName } from '../base/ids.ts';
+import { LIMITS } from '../base/limits.ts';
+import { ByteReader, ByteWriter } from './codec.ts';
+import type { EndedAttempt } from './ended.ts';
+import {
+  readAttempt,
+  readBinding,
+  readEpoch,
+  readJob,
+  readLeaseNumber,
+  readMount,
+  readNode,
+  readQuarantine,
+  readRoot,
+  readSchedulerStart,
+  readSubmitter,
+  readTerm,
+  readUid,
+  writeBinding,
+  writeMount,
+  writeQuarantine,
+  writeRoot,
+  writeSubmitter,
+  writeTerm,
+} from './event.ts';
+import {
+  LEASE_STATUSES,
+  type Lease,
+  type LeaseNode,
+  type LeaseState,
+  restoreLease,
+  UNTOUCHED_NODE,
+} from './state.ts';
+
+const SNAPSHOT_VERSION = 1;
+const RECORD = { head: 1, used: 2, freed: 3, ended: 4, leases: 5, nodes: 6 } as const;
+/** The order is the order of their bytes: append only. The same holds for LEASE_STATUSES. */
+const NODE_ROLES = ['job', 'helper'] as const;
+const SAFE = Number.MAX_SAFE_INTEGER;
+
+/** A record is closed once it is this long. The longest single entry is a lease with 65 long paths, about 1 MiB. */
+const RECORD_BYTES = 64 << 10;
+/** Nodes of one lease per entry. */
+const NODES_PER_ENTRY = 512;
+
+/** Packs entries into records of one kind. */
+function* pack<Entry>(
+  kind: number,
+  entries: Iterable<Entry>,
+  write: (to: ByteWriter, entry: Entry) => void,
+): Generator<Uint8Array> {
+  let to: ByteWriter | undefined;
+  for (const entry of entries) {
+    to ??= new ByteWriter().byte(SNAPSHOT_VERSION).byte(kind);
+    write(to, entry);
+    if (to.length < RECORD_BYTES) continue;
+    yield to.finish();
+    to = undefined;
+  }
+  if (to !== undefined) yield to.finish();
+}
+
+const writeEnded = (to: ByteWriter, ended: EndedAttempt): void => {
+  to.text(ended.job)
+    .whole(ended.attempt)
+    .optional(ended.schedulerStartS, (start) => to.whole(start))
+    .whole(ended.lease)
+    .whole(ended.uid)
+    .whole(ended.endedWallMs);
+};
+
+const readEnded = (from: ByteReader): EndedAttempt => ({
+  job: readJob(from),
+  attempt: readAttempt(from),
+  schedulerStartS: readSchedulerStart(from),
+  lease: readLeaseNumber(from),
+  uid: readUid(from),
+  endedWallMs: from.whole(SAFE),
+});
+
+const writeLease = (to: ByteWriter, lease: Lease): void => {
+  to.whole(lease.number).whole(lease.uid).text(lease.job).whole(lease.attempt);
+  to.optional(lease.schedulerStartS, (start) => to.whole(start));
+  writeSubmitter(to, lease.submitter);
+  to.list(lease.roots, (root) => writeRoot(to, root));
+  to.optional(lease.workspace, (workspace) => writeRoot(to, workspace));
+  to.byte(LEASE_STATUSES.indexOf(lease.status)).whole(lease.epoch);
+  writeTerm(to, lease.term);
+  to.list([...lease.mounts.values()], ({ node, mount }) => {
+    to.text(node);
+    writeMount(to, mount);
+  });
+  to.list([...lease.finished], ([path, { walked, changed }]) => to.text(path).whole(walked).whole(changed));
+  to.optional(lease.quarantine, (quarantine) => writeQuarantine(to, quarantine));
+};
+
+const readLease = (from: ByteReader): Lease => {
+  const head = {
+    number: readLeaseNumber(from),
+    uid: readUid(from),
+    job: readJob(from),
+    attempt: readAttempt(from),
+    schedulerStartS: readSchedulerStart(from),
+    submitter: readSubmitter(from),
+    roots: from.list(LIMITS.leaseRootsMax, () => readRoot(from)),
+    workspace: from.optional(() => readRoot(from)),
+  };
+  const status = LEASE_STATUSES[from.byte()];
+  if (status === undefined) throw from.corrupt('a lease has an unknown status');
+  const lease: Lease = {
+    ...head,
+    status,
+    epoch: readEpoch(from),
+    term: readTerm(from),
+    nodes: new Map(),
+    mounts: new Map(),
+    finished: new Map(),
+    quarantine: null,
+  };
+  from.list(LIMITS.leaseScopesMax, () => {
+    const node = readNode(from);
+    const mount = readMount(from);
+    lease.mounts.set(mount.path, { node, mount });
+  });
+  from.list(LIMITS.leaseScopesMax, () => {
+    lease.finished.set(from.text(LIMITS.pathBytesMax), {
+      walked: from.whole(SAFE),
+      changed: from.whole(SAFE),
+    });
+  });
+  lease.quarantine = from.optional(() => readQuarantine(from));
+  return lease;
+};
+
+type NodesEntry = { readonly lease: Lease; readonly nodes: readonly (readonly [NodeName, LeaseNode])[] };
+
+function* nodesEntries(leases: Iterable<Lease>): Generator<NodesEntry> {
+  for (const lease of leases) {
+    const nodes = [...lease.nodes];
+    for (let start = 0; start < nodes.length; start += NODES_PER_ENTRY)
+      yield { lease, nodes: nodes.slice(start, start + NODES_PER_ENTRY) };
+  }
+}
+
+const writeNodes = (to: ByteWriter, entry: NodesEntry): void => {
+  to.whole(entry.lease.number).list(entry.nodes, ([name, node]) => {
+    to.text(name)
+      .byte(NODE_ROLES.indexOf(node.role))
+      .optional(node.binding, (binding) => writeBinding(to, binding))
+      .optional(node.nonce, (nonce) => to.hex(nonce, LIMITS.nonceBytes))
+      .optional(node.certificate, (digest) => to.hex(digest, LIMITS.digestBytes));
+  });
+};
+
+const restoreNodes = (state: LeaseState, from: ByteReader): void => {
+  const lease = state.leases.get(readLeaseNumber(from));
+  if (lease === undefined) throw from.corrupt('nodes of a lease that is not there');
+  from.list(NODES_PER_ENTRY, () => {
+    const name = readNode(from);
+    const role = NODE_ROLES[from.byte()];
+    if (role === undefined) throw from.corrupt('a node has an unknown role');
+    if (lease.nodes.has(name)) throw from.corrupt('a node is there twice');
+    const binding = from.optional(() => readBinding(from));
+    const nonce = from.optional(() => from.hex(LIMITS.nonceBytes));
+    const certificate = from.optional(() => from.hex(LIMITS.digestBytes));
+    const isUntouched = binding === null && nonce === null && certificate === null;
+    lease.nodes.set(name, isUntouched ? UNTOUCHED_NODE[role] : { role, binding, nonce, certificate });
+  });
+};
+
+/** The state as records of at most LIMITS.recordBytesMax bytes. */
+export function* snapshotState(state: LeaseState): Generator<Uint8Array> {
+  yield* pack(RECORD.head, [state], (to, { epoch, nextLease }) => to.whole(epoch).whole(nextLease));
+  yield* pack(RECORD.used, state.used, (to, range) => to.whole(range.first).whole(range.last));
+  yield* pack(RECORD.freed, state.freed, (to, uid) => to.whole(uid));
+  yield* pack(RECORD.ended, state.ended, writeEnded);
+  yield* pack(RECORD.leases, state.leases.values(), writeLease);
+  yield* pack(RECORD.nodes, nodesEntries(state.leases.values()), writeNodes);
+}
+
+const restoreEntry = (state: LeaseState, kind: number, from: ByteReader): void => {
+  switch (kind) {
+    case RECORD.head:
+      if (state.nextLease !== 1) throw from.corrupt('a snapshot begins twice');
+      state.epoch = from.whole(SAFE);
+      state.nextLease = from.whole(SAFE, 1);
+      return;
+    case RECORD.used:
+      if (!state.used.addRange({ first: readUid(from), last: readUid(from) }))
+        throw from.corrupt('ranges of used uids overlap');
+      return;
+    case RECORD.freed: {
+      const uid = readUid(from);
+      if (!state.used.has(uid) || state.freed.has(uid)) throw from.corrupt('a freed uid was never used');
+      state.freed.push(uid);
+      return;
+    }
+    case RECORD.ended:
+      state.ended.add(readEnded(from));
+      return;
+    case RECORD.leases:
+      if (!restoreLease(state, readLease(from))) throw from.corrupt('a lease is in the way of another');
+      return;
+    case RECORD.nodes:
+      restoreNodes(state, from);
+      return;
+    default:
+      throw new XceError('log-version', 'a checkpoint of the lease log was written by a newer version', {
+        next: 'install on this host the version that wrote the log',
+      });
+  }
+};
+
+/**
+ * Adds one record of a snapshot to a state that started empty. Throws XceError 'log-corrupt' on bytes that are
+ * not exactly such a record, 'log-version' on those of a newer version.
+ */
+export const restoreRecord = (state: LeaseState, record: Uint8Array): void => {
+  const from = new ByteReader(record);
+  const version = from.byte();
+  if (version === 0) throw from.corrupt('its version is 0');
+  const kind = version === SNAPSHOT_VERSION ? from.byte() : 0;
+  do restoreEntry(state, kind, from);
+  while (!from.isAtEnd);
+};

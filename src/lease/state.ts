@@ -1,0 +1,365 @@
+/**
+ * What all events together say: the leases that hold a uid, the uids that were ever used, the order in which
+ * they came back, and the attempts that have ended. `applyEvent` is the only thing that changes it.
+ *
+ *     (none) --allocate--> active --drain--> draining --normalise--> normalising --free--> (none)
+ *                             \                 |  ^                     /
+ *                              \--quarantine--> | drain <-- quarantine--/
+ *                                               v  |
+ *                                             quarantined
+ *
+ * A lease in any state holds its uid. Only `free` gives it back, and `free` needs a certificate of every node and
+ * a finished verify pass of every scope (root or workspace).
+ */
+import { assert, XceError } from '../base/errors.ts';
+import type { Attempt, Epoch, JobId, LeaseNumber, NodeName, Uid } from '../base/ids.ts';
+import { EndedAttempts } from './ended.ts';
+import type {
+  Binding,
+  DrainNonce,
+  EventKind,
+  EventOf,
+  LeaseEvent,
+  LeaseRoot,
+  LeaseWorkspace,
+  MountFacts,
+  Quarantine,
+  Submitter,
+} from './event.ts';
+import type { Term } from './term.ts';
+import { IdQueue, IdRanges } from './uids.ts';
+
+export const LEASE_STATUSES = ['active', 'draining', 'normalising', 'quarantined'] as const;
+export type LeaseStatus = (typeof LEASE_STATUSES)[number];
+
+/** Events that happen to a lease that exists. */
+export type LeaseEventKind = Exclude<EventKind, 'allocate' | 'forget'>;
+
+/** Status x event -> status after it; 'free' means that the lease is no more. What is absent is refused. */
+export const TRANSITIONS: Readonly<
+  Record<LeaseStatus, Readonly<Partial<Record<LeaseEventKind, LeaseStatus | 'free'>>>>
+> = {
+  active: {
+    renew: 'active',
+    bind: 'active',
+    join: 'active',
+    mounts: 'active',
+    drain: 'draining',
+    quarantine: 'quarantined',
+  },
+  draining: {
+    bind: 'draining',
+    join: 'draining',
+    ask: 'draining',
+    certify: 'draining',
+    normalise: 'normalising',
+    quarantine: 'quarantined',
+  },
+  normalising: {
+    bind: 'normalising',
+    join: 'normalising',
+    ask: 'normalising',
+    certify: 'normalising',
+    normalised: 'normalising',
+    free: 'free',
+    quarantine: 'quarantined',
+  },
+  quarantined: {
+    drain: 'draining',
+  },
+};
+
+/** What the lease knows of one node. */
+export type LeaseNode = {
+  /** 'helper': a host that joined to walk, fetch or stage, not a node of the job. */
+  readonly role: 'job' | 'helper';
+  readonly binding: Binding | null;
+  /** Nonce of the newest drain request, hex. */
+  readonly nonce: string | null;
+  /** SHA-256 of the certificate of cleanliness, hex; null: not certified. */
+  readonly certificate: string | null;
+};
+
+export type Lease = {
+  readonly number: LeaseNumber;
+  readonly uid: Uid;
+  readonly job: JobId;
+  readonly attempt: Attempt;
+  readonly schedulerStartS: number | null;
+  readonly submitter: Submitter;
+  readonly roots: readonly LeaseRoot[];
+  readonly workspace: LeaseWorkspace | null;
+  status: LeaseStatus;
+  epoch: Epoch;
+  term: Term;
+  readonly nodes: Map<NodeName, LeaseNode>;
+  /** By path of the scope, with the first node that reported it. */
+  readonly mounts: Map<string, { readonly node: NodeName; readonly mount: MountFacts }>;
+  /** Scopes whose verify pass found nothing, by path. */
+  readonly finished: Map<string, { readonly walked: number; readonly changed: number }>;
+  /** The last reason for quarantine; kept through a retry, replaced by the next. */
+  quarantine: Quarantine | null;
+};
+
+export type LeaseState = {
+  /** Highest epoch of any event. */
+  epoch: number;
+  nextLease: number;
+  /** Ascending by number. */
+  readonly leases: Map<LeaseNumber, Lease>;
+  readonly byUid: Map<Uid, Lease>;
+  readonly byJob: Map<JobId, Lease[]>;
+  /** Every uid that a lease ever held. */
+  readonly used: IdRanges;
+  /** Uids that were given back, oldest first. */
+  readonly freed: IdQueue;
+  readonly ended: EndedAttempts;
+};
+
+export const emptyState = (): LeaseState => ({
+  epoch: 0,
+  nextLease: 1,
+  leases: new Map(),
+  byUid: new Map(),
+  byJob: new Map(),
+  used: new IdRanges(),
+  freed: new IdQueue(),
+  ended: new EndedAttempts(),
+});
+
+/** Paths that a verify pass must cover before the uid may be free. */
+export const scopesOf = (lease: Pick<Lease, 'roots' | 'workspace'>): readonly string[] => [
+  ...(lease.workspace === null ? [] : [lease.workspace.path]),
+  ...lease.roots.map((root) => root.path),
+];
+
+/** Nodes without a certificate, in the order of the lease. */
+export const uncertifiedNodes = (lease: Lease): readonly NodeName[] =>
+  [...lease.nodes].filter(([, node]) => node.certificate === null).map(([name]) => name);
+
+/** Scopes without a finished verify pass. */
+export const unfinishedScopes = (lease: Lease): readonly string[] =>
+  scopesOf(lease).filter((path) => !lease.finished.has(path));
+
+/** Nodes that nothing is known of, most of all there are: shared, since a node's facts are replaced, not changed. */
+export const UNTOUCHED_NODE: Readonly<Record<LeaseNode['role'], LeaseNode>> = {
+  job: { role: 'job', binding: null, nonce: null, certificate: null },
+  helper: { role: 'helper', binding: null, nonce: null, certificate: null },
+};
+
+const impossible = (event: LeaseEvent, problem: string): XceError =>
+  new XceError('log-corrupt', `the lease log does not add up: ${event.kind}: ${problem}`, {
+    ...('lease' in event ? { at: `lease ${event.lease}` } : {}),
+  });
+
+/** The lease as it is right after it was granted. */
+export const newLease = (event: EventOf<'allocate'>): Lease => ({
+  number: event.lease,
+  uid: event.uid,
+  job: event.job,
+  attempt: event.attempt,
+  schedulerStartS: event.schedulerStartS,
+  submitter: event.submitter,
+  roots: event.roots,
+  workspace: event.workspace,
+  status: 'active',
+  epoch: event.epoch,
+  term: event.term,
+  nodes: new Map(event.nodes.map((node) => [node, UNTOUCHED_NODE.job])),
+  mounts: new Map(),
+  finished: new Map(),
+  quarantine: null,
+});
+
+/** A copy that can be changed without the original. */
+const cloneLease = (lease: Lease): Lease => ({
+  ...lease,
+  nodes: new Map(lease.nodes),
+  mounts: new Map(lease.mounts),
+  finished: new Map(lease.finished),
+});
+
+const nodeOf = (lease: Lease, event: LeaseEvent, name: NodeName): LeaseNode => {
+  const node = lease.nodes.get(name);
+  if (node === undefined) throw impossible(event, `${name} is not a node of the lease`);
+  return node;
+};
+
+const setNonces = (lease: Lease, event: EventOf<'drain' | 'ask'>, nonces: readonly DrainNonce[]): void => {
+  for (const { node: name, nonce } of nonces) {
+    const node = nodeOf(lease, event, name);
+    if (node.certificate !== null) throw impossible(event, `${name} has certified already`);
+    lease.nodes.set(name, { ...node, nonce });
+  }
+};
+
+/** An event of a lease that exists. */
+export type ExistingEvent = Exclude<LeaseEvent, { kind: 'allocate' | 'forget' }>;
+
+/** Changes the lease alone; returns false when it is no more. */
+const applyToLease = (lease: Lease, event: ExistingEvent): boolean => {
+  const next = TRANSITIONS[lease.status][event.kind];
+  if (next === undefined) throw impossible(event, `the lease is ${lease.status}`);
+  switch (event.kind) {
+    case 'renew':
+      if (event.epoch < lease.epoch) throw impossible(event, `epoch ${event.epoch} is over`);
+      lease.term = event.term;
+      lease.epoch = event.epoch;
+      break;
+    case 'bind': {
+      const node = nodeOf(lease, event, event.node);
+      if (node.certificate !== null) throw impossible(event, `${event.node} has certified already`);
+      if (node.binding !== null && node.binding.workerKey !== event.binding.workerKey)
+        throw impossible(event, `${event.node} is bound to another worker key`);
+      lease.nodes.set(event.node, { ...node, binding: event.binding });
+      break;
+    }
+    case 'join': {
+      const node = lease.nodes.get(event.node);
+      if (node !== undefined && node.certificate === null)
+        throw impossible(event, `${event.node} is a node of the lease already`);
+      // What it certified no longer holds: something of the lease runs there again.
+      lease.nodes.set(
+        event.node,
+        node === undefined ? UNTOUCHED_NODE.helper : { ...node, nonce: null, certificate: null },
+      );
+      break;
+    }
+    case 'mounts':
+      nodeOf(lease, event, event.node);
+      for (const mount of event.mounts) {
+        if (!scopesOf(lease).includes(mount.path))
+          throw impossible(event, `${mount.path} is not of the lease`);
+        if (lease.mounts.has(mount.path)) throw impossible(event, `${mount.path} is recorded already`);
+        lease.mounts.set(mount.path, { node: event.node, mount });
+      }
+      break;
+    case 'drain':
+      setNonces(lease, event, event.nonces);
+      lease.finished.clear();
+      break;
+    case 'ask':
+      setNonces(lease, event, event.nonces);
+      break;
+    case 'certify': {
+      const node = nodeOf(lease, event, event.node);
+      if (node.binding === null || node.nonce === null || node.certificate !== null)
+        throw impossible(event, `${event.node} was not asked`);
+      lease.nodes.set(event.node, { ...node, certificate: event.digest });
+      break;
+    }
+    case 'normalise': {
+      const [missing] = uncertifiedNodes(lease);
+      if (missing !== undefined) throw impossible(event, `${missing} has not certified`);
+      break;
+    }
+    case 'normalised':
+      if (!scopesOf(lease).includes(event.path)) throw impossible(event, `${event.path} is not of the lease`);
+      if (lease.finished.has(event.path)) throw impossible(event, `${event.path} is finished already`);
+      lease.finished.set(event.path, { walked: event.walked, changed: event.changed });
+      break;
+    case 'free': {
+      const [missing] = [...uncertifiedNodes(lease), ...unfinishedScopes(lease)];
+      if (missing !== undefined) throw impossible(event, `the proof of ${missing} is missing`);
+      break;
+    }
+    case 'quarantine':
+      lease.quarantine = event.quarantine;
+      break;
+    default:
+      event satisfies never;
+  }
+  if (next === 'free') return false;
+  lease.status = next;
+  return true;
+};
+
+/**
+ * The lease as it will be after events of its own, without touching the state; undefined when they free it. An
+ * event that does not apply is a bug of the rule that made it, and throws.
+ */
+export const previewLease = (before: Lease, events: readonly ExistingEvent[]): Lease | undefined => {
+  const lease = cloneLease(before);
+  return events.every((event) => applyToLease(lease, event)) ? lease : undefined;
+};
+
+const addLease = (state: LeaseState, lease: Lease): void => {
+  state.leases.set(lease.number, lease);
+  state.byUid.set(lease.uid, lease);
+  const ofJob = state.byJob.get(lease.job);
+  if (ofJob === undefined) state.byJob.set(lease.job, [lease]);
+  else ofJob.push(lease);
+};
+
+const removeLease = (state: LeaseState, lease: Lease): void => {
+  state.leases.delete(lease.number);
+  state.byUid.delete(lease.uid);
+  const others = (state.byJob.get(lease.job) ?? []).filter((other) => other !== lease);
+  if (others.length === 0) state.byJob.delete(lease.job);
+  else state.byJob.set(lease.job, others);
+};
+
+const applyAllocate = (state: LeaseState, event: EventOf<'allocate'>): void => {
+  if (event.lease !== state.nextLease) throw impossible(event, `lease ${state.nextLease} is next`);
+  if (event.epoch < state.epoch) throw impossible(event, `epoch ${event.epoch} is over`);
+  const holder = state.byUid.get(event.uid);
+  if (holder !== undefined) throw impossible(event, `uid ${event.uid} is held by lease ${holder.number}`);
+  const living = (state.byJob.get(event.job) ?? []).find((lease) => lease.attempt === event.attempt);
+  if (living !== undefined) throw impossible(event, `lease ${living.number} is of the same attempt`);
+  if (event.nodes.length === 0 || new Set(event.nodes).size !== event.nodes.length)
+    throw impossible(event, 'its nodes are not a set');
+  const scopes = scopesOf(event);
+  if (new Set(scopes).size !== scopes.length) throw impossible(event, 'its paths are not a set');
+
+  addLease(state, newLease(event));
+  if (state.freed.has(event.uid)) state.freed.remove(event.uid);
+  state.used.add(event.uid);
+  state.nextLease += 1;
+  state.epoch = event.epoch;
+};
+
+/**
+ * Applies one event in place. Deterministic: the same events give the same state on every host and in every
+ * version. Throws XceError 'log-corrupt' for an event that the state does not allow; the state is of no use then.
+ */
+export const applyEvent = (state: LeaseState, event: LeaseEvent): void => {
+  if (event.kind === 'allocate') {
+    applyAllocate(state, event);
+    return;
+  }
+  if (event.kind === 'forget') {
+    if (!state.ended.forget(event.count)) throw impossible(event, 'there are not so many');
+    return;
+  }
+  const lease = state.leases.get(event.lease);
+  if (lease === undefined) throw impossible(event, 'there is no such lease');
+  if (event.kind === 'renew' && event.epoch < state.epoch)
+    throw impossible(event, `epoch ${event.epoch} is over`);
+  const lives = applyToLease(lease, event);
+  if (event.kind === 'renew') state.epoch = event.epoch;
+  if (lives) return;
+  assert(event.kind === 'free', 'only free ends a lease');
+  removeLease(state, lease);
+  state.freed.push(lease.uid);
+  state.ended.add({
+    job: lease.job,
+    attempt: lease.attempt,
+    schedulerStartS: lease.schedulerStartS,
+    lease: lease.number,
+    uid: lease.uid,
+    endedWallMs: event.wallMs,
+  });
+};
+
+/** Adds a lease of a snapshot. Returns false when its number, uid or attempt is held by another. */
+export const restoreLease = (state: LeaseState, lease: Lease): boolean => {
+  const clash =
+    lease.number >= state.nextLease ||
+    state.leases.has(lease.number) ||
+    state.byUid.has(lease.uid) ||
+    state.freed.has(lease.uid) ||
+    !state.used.has(lease.uid) ||
+    (state.byJob.get(lease.job) ?? []).some((other) => other.attempt === lease.attempt);
+  if (!clash) addLease(state, lease);
+  return !clash;
+};

@@ -1,0 +1,278 @@
+/**
+ * Leases as callers use them: each method is one rule of allocate.ts or rules.ts under one commit of the log. A
+ * method that resolves has been acknowledged; its effects (tickets, drains, chowns) may begin. A refusal is thrown
+ * as XceError with the rule's code, and nothing was written for it. Errors of the log pass through unchanged.
+ */
+import { randomBytes } from 'node:crypto';
+import { XceError } from '../base/errors.ts';
+import type { Epoch, NodeName, Uid } from '../base/ids.ts';
+import type { Settings } from '../config/settings.ts';
+import type { Clock } from '../os/clock.ts';
+import type { Committed, LeaseLog, LogNotice } from '../wal/log.ts';
+import { type AllocateRequest, decideAllocate } from './allocate.ts';
+import { openCertificate } from './certificate.ts';
+import { decide, type LeaseDecision, type RuleFacts } from './decision.ts';
+import type { LeaseEvent, MountFacts } from './event.ts';
+import { lookUpCandidates, type NameService } from './pool.ts';
+import { findLease, type LeaseRef } from './reference.ts';
+import { unwrap } from './refusal.ts';
+import {
+  type Certified,
+  type Drain,
+  decideBeginNormalise,
+  decideBind,
+  decideCertify,
+  decideDrain,
+  decideExpire,
+  decideFinishRoot,
+  decideFree,
+  decideJoin,
+  decideQuarantine,
+  decideRecordMounts,
+  decideRenew,
+  decideRetry,
+  type NodeBinding,
+  type NodeCertificate,
+  type QuarantineRequest,
+  type ScopeResult,
+} from './rules.ts';
+import type { LeaseState, LeaseStatus } from './state.ts';
+import type { Now } from './term.ts';
+import { type LeaseView, viewLease } from './view.ts';
+
+export type LeaseStoreSettings = Pick<Settings, 'cluster' | 'pool' | 'directory' | 'lease'>;
+
+export type LeaseStorePorts = {
+  readonly log: LeaseLog<LeaseState, LeaseEvent>;
+  readonly nameService: NameService;
+  readonly clock: Clock;
+  /** Boot id of this host: with the monotonic clock it makes ages exact on the host that granted. */
+  readonly bootId: string;
+};
+
+export type Allocated = {
+  readonly lease: LeaseView;
+  /** False when this attempt had the lease already. */
+  readonly created: boolean;
+  /** Free uids that were passed over because the name service knows them. */
+  readonly skipped: readonly Uid[];
+};
+
+/** Rounds of look-ups; each asks for twice as many uids as the one before, up to CANDIDATES_MAX. */
+const ROUNDS_MAX = 12;
+const CANDIDATES_MAX = 64;
+/** Certificates of one commit, so that a lease of any size fits into records. */
+const CERTIFICATE_BYTES = 1 << 20;
+const SEED_BYTES = 32;
+const DAY_MS = 24 * 3600 * 1000;
+
+export class LeaseStore {
+  readonly #ports: LeaseStorePorts;
+  readonly #settings: LeaseStoreSettings;
+
+  constructor(ports: LeaseStorePorts, settings: LeaseStoreSettings) {
+    this.#ports = ports;
+    this.#settings = settings;
+  }
+
+  #now(wallMs: number, skewMs: number | undefined): Now {
+    const { clock, bootId } = this.#ports;
+    return {
+      wallMs,
+      monotonicMs: clock.monotonicMs(),
+      bootId,
+      skewBoundMs: this.#settings.lease.skewMs,
+      skewMs,
+    };
+  }
+
+  #commit<Result>(
+    rule: (state: LeaseState, facts: RuleFacts) => LeaseDecision<Result>,
+  ): Promise<Committed<Result>> {
+    const { pool, lease } = this.#settings;
+    return this.#ports.log.commit((state, { epoch, wallMs, skewMs }) => {
+      const facts: RuleFacts = {
+        epoch: epoch as Epoch,
+        now: this.#now(wallMs, skewMs),
+        pool,
+        rememberMs: lease.rememberDays * DAY_MS,
+      };
+      return unwrap(rule(state, facts), { unchanged: 'nothing was written to the lease log' });
+    });
+  }
+
+  /**
+   * Grants a uid that the name service does not know, or returns the lease that this attempt has already.
+   * Throws 'lease-conflict', 'lease-ended', 'lease-expired', 'pool-exhausted', 'submitter', 'name-service',
+   * 'uid-taken'; 'log-busy' when others were faster with every candidate.
+   */
+  async allocate(request: AllocateRequest): Promise<Committed<Allocated>> {
+    const present = new Set<Uid>();
+    const notices: LogNotice[] = [];
+    let absent: readonly Uid[] = [];
+    for (let round = 0; round < ROUNDS_MAX; round += 1) {
+      const wanted = Math.min(2 ** round, CANDIDATES_MAX);
+      const proven = { absent, present, wanted };
+      const committed = await this.#commit((state, facts) => decideAllocate(state, facts, request, proven));
+      notices.push(...committed.notices);
+      const { result } = committed;
+      if (result.kind !== 'look-up')
+        return {
+          ...committed,
+          notices,
+          result: { lease: result.lease, created: result.kind === 'granted', skipped: [...present] },
+        };
+      const { controlUid } = this.#settings.directory;
+      const found = await lookUpCandidates(this.#ports.nameService, controlUid, result.candidates);
+      for (const uid of found.present) present.add(uid);
+      absent = found.absent;
+    }
+    const unchanged = 'no uid was leased';
+    if (absent.length === 0)
+      throw new XceError('uid-taken', `the name service knows all of ${present.size} free uids looked up`, {
+        unchanged,
+        next: 'choose another [pool] range',
+        detail: { taken: [...present].slice(0, CANDIDATES_MAX) },
+      });
+    throw new XceError('log-busy', 'other allocations took every uid that was looked up', {
+      unchanged,
+      next: 'try again',
+    });
+  }
+
+  /** A new term. Throws 'lease-expired', 'lease-state', 'log-fenced'. */
+  renew(ref: LeaseRef, ttlMs: number): Promise<Committed<LeaseView>> {
+    return this.#commit((state, facts) => decideRenew(state, facts, ref, ttlMs));
+  }
+
+  /**
+   * Records the workers that a launch talks to; the view and the position's epoch are what tickets are made of.
+   * Throws 'worker-key', 'node-unknown', 'lease-expired', 'lease-state'.
+   */
+  bind(ref: LeaseRef, bindings: readonly NodeBinding[]): Promise<Committed<LeaseView>> {
+    return this.#commit((state, facts) => decideBind(state, facts, ref, bindings));
+  }
+
+  /** Adds a host that will act under the lease's name. */
+  join(ref: LeaseRef, node: NodeName): Promise<Committed<LeaseView>> {
+    return this.#commit((state, facts) => decideJoin(state, facts, ref, node));
+  }
+
+  /** Throws 'mount-changed' when the node sees another mount than the nodes before it. */
+  recordMounts(ref: LeaseRef, node: NodeName, mounts: readonly MountFacts[]): Promise<Committed<LeaseView>> {
+    return this.#commit((state, facts) => decideRecordMounts(state, facts, ref, node, mounts));
+  }
+
+  /** Ends the right to run, with a fresh nonce for every node that has not certified. */
+  beginDrain(ref: LeaseRef, bindings: readonly NodeBinding[]): Promise<Committed<Drain>> {
+    const seed = randomBytes(SEED_BYTES);
+    return this.#commit((state, facts) => decideDrain(state, facts, ref, { bindings, seed }));
+  }
+
+  /** The same for a quarantined lease, which goes back to draining. */
+  retry(ref: LeaseRef, bindings: readonly NodeBinding[]): Promise<Committed<Drain>> {
+    const seed = randomBytes(SEED_BYTES);
+    return this.#commit((state, facts) => decideRetry(state, facts, ref, { bindings, seed }));
+  }
+
+  /**
+   * Checks certificates and records those that fit. Signatures are verified before the lock is taken, and many
+   * certificates take several commits.
+   */
+  async certify(
+    ref: LeaseRef,
+    certificates: readonly { readonly node: NodeName; readonly certificate: string }[],
+  ): Promise<Committed<Certified>> {
+    const before = await this.#look(ref);
+    const lease = { lease: before.result.lease };
+    const keys = new Map(before.result.nodes.map(({ node, workerKey }) => [node, workerKey]));
+    const refused: { node: NodeName; problem: string }[] = [];
+    const opened: NodeCertificate[] = [];
+    for (const { node, certificate: text } of certificates) {
+      const key = keys.get(node) ?? null;
+      const problem = keys.has(node)
+        ? 'no worker of it is bound to the lease'
+        : 'it is not a node of the lease';
+      if (key === null) {
+        refused.push({ node, problem });
+        continue;
+      }
+      const certificate = openCertificate(text, key);
+      if (certificate.ok) opened.push({ node, certificate: certificate.value });
+      else refused.push({ node, problem: certificate.message });
+    }
+    const notices = [...before.notices];
+    const { cluster } = this.#settings;
+    const identity = { cluster: cluster.name, instance: cluster.instance };
+    let start = 0;
+    for (;;) {
+      let end = start;
+      let bytes = 0;
+      while (end < opened.length && (end === start || bytes < CERTIFICATE_BYTES)) {
+        bytes += opened[end]?.certificate.text.length ?? 0;
+        end += 1;
+      }
+      const batch = opened.slice(start, end);
+      const committed = await this.#commit((state, facts) =>
+        decideCertify(state, facts, lease, batch, identity),
+      );
+      notices.push(...committed.notices);
+      refused.push(...committed.result.refused);
+      start = end;
+      if (start >= opened.length)
+        return { ...committed, notices, result: { lease: committed.result.lease, refused } };
+    }
+  }
+
+  /** Throws 'release-blocked' while a node has not certified. */
+  beginNormalise(ref: LeaseRef): Promise<Committed<LeaseView>> {
+    return this.#commit((state, facts) => decideBeginNormalise(state, facts, ref));
+  }
+
+  /** Records a verify pass. Throws 'normalise-partial' when it found inodes of the uid. */
+  finishRoot(ref: LeaseRef, result: ScopeResult): Promise<Committed<LeaseView>> {
+    return this.#commit((state, facts) => decideFinishRoot(state, facts, ref, result));
+  }
+
+  /** Throws 'release-blocked' while any proof is missing. */
+  free(ref: LeaseRef): Promise<Committed<{ readonly uid: Uid }>> {
+    return this.#commit((state, facts) => decideFree(state, facts, ref));
+  }
+
+  /** Keeps the uid from everybody until a retry. */
+  quarantine(ref: LeaseRef, request: QuarantineRequest): Promise<Committed<LeaseView>> {
+    return this.#commit((state, facts) => decideQuarantine(state, facts, ref, request));
+  }
+
+  /** Quarantines a lease whose time is over. Throws 'clock-skew' where this host's clock cannot prove it. */
+  expire(ref: LeaseRef): Promise<Committed<LeaseView>> {
+    return this.#commit((state, facts) => decideExpire(state, facts, ref));
+  }
+
+  /** The lease as the lock's holder sees it, without an event. */
+  #look(ref: LeaseRef): Promise<Committed<LeaseView>> {
+    return this.#commit((state, facts) => {
+      const found = findLease(state, ref);
+      return found.ok ? decide([], viewLease(found.value, facts.now)) : found;
+    });
+  }
+
+  /**
+   * One lease, read without a lock on any host: it may be behind. Throws 'lease-missing', or 'lease-ended' with the
+   * uid it had in the facts.
+   */
+  async show(ref: LeaseRef): Promise<LeaseView> {
+    const { state } = await this.#ports.log.read();
+    return viewLease(unwrap(findLease(state, ref)), this.#now(this.#ports.clock.wallMs(), undefined));
+  }
+
+  /** All leases in any of the statuses, by number, read without a lock: they may be behind. */
+  async list(statuses?: readonly LeaseStatus[]): Promise<readonly LeaseView[]> {
+    const { state } = await this.#ports.log.read();
+    const now = this.#now(this.#ports.clock.wallMs(), undefined);
+    const wanted = [...state.leases.values()].filter(
+      ({ status }) => statuses === undefined || statuses.includes(status),
+    );
+    return wanted.map((lease) => viewLease(lease, now));
+  }
+}

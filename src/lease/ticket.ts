@@ -1,0 +1,131 @@
+/**
+ * A ticket lets one worker act for one lease for a short time, without asking anybody. It answers a nonce of that
+ * worker's present boot, so it can neither be made in advance nor outlive the boot, and its time is counted by
+ * the worker's own monotonic clock from the moment of that nonce: the hosts' wall clocks carry no safety.
+ * Possession authorises nobody; the receiver checks the peer as well.
+ */
+import type { KeyObject } from 'node:crypto';
+import * as v from 'valibot';
+import type { Epoch, InstanceName, NodeName } from '../base/ids.ts';
+import { LIMITS } from '../base/limits.ts';
+import { accept, refuse, type Verdict } from './refusal.ts';
+import type { SeenUid } from './seen.ts';
+import { CLAIM, openText, type SignedForm, sealText } from './signed-text.ts';
+import type { LeaseView } from './view.ts';
+
+const TicketClaims = v.strictObject({
+  cluster: CLAIM.cluster,
+  instance: CLAIM.instance,
+  job: CLAIM.job,
+  attempt: CLAIM.attempt,
+  lease: CLAIM.lease,
+  epoch: CLAIM.epoch,
+  uid: CLAIM.uid,
+  submitterUid: CLAIM.id,
+  submitterGid: CLAIM.id,
+  node: CLAIM.node,
+  nodes: v.pipe(v.array(CLAIM.node), v.minLength(1), v.maxLength(LIMITS.leaseNodesMax)),
+  nonce: CLAIM.nonce,
+  ttlMs: CLAIM.ttlMs,
+  issuedWallMs: CLAIM.wallMs,
+  roots: v.pipe(v.array(v.strictObject({ path: CLAIM.path })), v.maxLength(LIMITS.leaseRootsMax)),
+  workspace: v.nullable(
+    v.strictObject({
+      storage: v.pipe(v.string(), v.minLength(1), v.maxLength(LIMITS.storageNameBytesMax)),
+      path: CLAIM.path,
+    }),
+  ),
+});
+export type TicketClaims = v.InferOutput<typeof TicketClaims>;
+
+const TICKET: SignedForm<TicketClaims> = {
+  name: 'ticket',
+  prefix: 'xce1.',
+  domain: 'xce-sandbox ticket 1\0',
+  charsMax: LIMITS.ticketCharsMax,
+  schema: TicketClaims,
+  malformed: 'ticket-malformed',
+  badSignature: 'ticket-signature',
+};
+
+/**
+ * The claims of one node's ticket: the lease as an acknowledged commit of the present epoch saw it, and the nonce
+ * that the node gave before that commit. The ticket lasts as long as the lease does.
+ */
+export const claimsOfLease = (
+  lease: LeaseView,
+  facts: {
+    readonly cluster: string;
+    readonly instance: InstanceName;
+    readonly epoch: Epoch;
+    readonly node: NodeName;
+    readonly nonce: string;
+    readonly issuedWallMs: number;
+  },
+): TicketClaims => ({
+  cluster: facts.cluster,
+  instance: facts.instance,
+  job: lease.job,
+  attempt: lease.attempt,
+  lease: lease.lease,
+  epoch: facts.epoch,
+  uid: lease.uid,
+  submitterUid: lease.submitter.uid,
+  submitterGid: lease.submitter.gid,
+  node: facts.node,
+  nodes: lease.nodes.filter((node) => node.role === 'job').map((node) => node.node),
+  nonce: facts.nonce,
+  ttlMs: lease.remainingMs,
+  issuedWallMs: facts.issuedWallMs,
+  roots: lease.roots.map(({ path }) => ({ path })),
+  workspace: lease.workspace,
+});
+
+export const signTicket = (claims: TicketClaims, key: KeyObject): string => sealText(TICKET, claims, key);
+
+/** Refused with 'ticket-malformed' or 'ticket-signature'. What is accepted is authentic, no more: see checkTicket. */
+export const openTicket = (text: string, key: KeyObject): Verdict<TicketClaims> =>
+  openText(TICKET, text, key);
+
+/** What the worker knows when a ticket arrives. */
+export type TicketContext = {
+  readonly cluster: string;
+  readonly instance: InstanceName;
+  readonly node: NodeName;
+  /** The worker's memory of the ticket's uid. */
+  readonly seen: SeenUid | undefined;
+  /** When this worker issued the ticket's nonce in this boot, monotonic milliseconds; undefined: it did not. */
+  readonly nonceIssuedMs: number | undefined;
+  readonly nowMonotonicMs: number;
+};
+
+/** Whether an authentic ticket holds here and now, and for how long. The durable reasons are named first. */
+export const checkTicket = (
+  claims: TicketClaims,
+  context: TicketContext,
+): Verdict<{ readonly remainingMs: number }> => {
+  const { cluster, instance, node, seen, nonceIssuedMs } = context;
+  if (claims.cluster !== cluster || claims.instance !== instance)
+    return refuse(
+      'ticket-cluster',
+      `the ticket is for instance ${claims.instance} of ${claims.cluster}, this is ${instance} of ${cluster}`,
+    );
+  if (claims.node !== node || !claims.nodes.includes(node))
+    return refuse('ticket-node', `the ticket is for ${claims.node}, this is ${node}`);
+  if (seen !== undefined) {
+    if (claims.lease === seen.drained)
+      return refuse('ticket-tombstone', `lease ${claims.lease} has been drained on ${node}`);
+    if (claims.epoch < seen.epoch)
+      return refuse('ticket-epoch', `the ticket is of epoch ${claims.epoch}, ${node} has seen ${seen.epoch}`);
+    if (claims.lease < seen.lease)
+      return refuse(
+        'ticket-lease',
+        `the ticket is of lease ${claims.lease}, ${node} has seen lease ${seen.lease} of uid ${claims.uid}`,
+      );
+  }
+  if (nonceIssuedMs === undefined)
+    return refuse('ticket-nonce', `the ticket answers no nonce that the worker of ${node} gave in this boot`);
+  const remainingMs = claims.ttlMs - (context.nowMonotonicMs - nonceIssuedMs);
+  if (remainingMs <= 0) return refuse('ticket-expired', `the ticket expired ${-remainingMs} ms ago`);
+  return accept({ remainingMs });
+};
