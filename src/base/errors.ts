@@ -34,6 +34,10 @@ export const ERRORS = {
   'config-value': row(EXIT.config, 'a configuration value is missing or not valid'),
   'config-unsafe': row(EXIT.config, 'others than root may write the configuration or read a secret'),
   'pool-range': row(EXIT.config, 'the pool overlaps a range that belongs to something else'),
+  'declared-ranges': row(
+    EXIT.config,
+    'a file in which this machine declares ids as taken cannot be read as one',
+  ),
   'not-root': row(EXIT.noPermission, 'the command must run as root'),
 
   // name service
@@ -103,6 +107,7 @@ export const ERRORS = {
   'peer-unknown': row(EXIT.noPermission, 'the peer could not be identified'),
   'peer-role': row(EXIT.noPermission, 'the peer may not use this verb'),
   tls: row(EXIT.noPermission, 'the certificate of the peer does not verify'),
+  'pki-exists': row(EXIT.noPermission, 'there are other certificates or keys already'),
   protocol: row(EXIT.protocol, 'the peer does not speak the protocol'),
   'too-large': row(EXIT.protocol, 'a message, argument or environment is over its limit'),
   timeout: row(EXIT.unavailable, 'no answer within the deadline'),

@@ -57,15 +57,42 @@ const jobId = branded<JobId>(parseJobId, 'job id');
 const nodeName = branded<NodeName>(parseNodeName, 'node name');
 const instanceName = branded<InstanceName>(parseInstanceName, 'instance name');
 const absolutePath = v.pipe(text(LIMITS.pathBytesMax), v.regex(/^\/[^\0]*$/));
-/** Base64 of bytes that the wire must carry exactly (arguments, environment, names of files). */
+/** Text of a check that stands for a limit; decode.ts gives it the code 'too-large'. */
+export const OVER_LIMIT = 'over the limit in all';
+const base64Bytes = (value: string): number =>
+  (value.length / 4) * 3 - (value.endsWith('==') ? 2 : value.endsWith('=') ? 1 : 0);
+/**
+ * Base64 of bytes that the wire must carry exactly (arguments, environment, names of files) and that the kernel
+ * takes: no NUL. Compared by encoding again, because a regular expression over a megabyte is not bounded.
+ */
 const base64 = (bytesMax: number) =>
   v.pipe(
     text(Math.ceil(bytesMax / 3) * 4),
-    v.regex(/^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$/),
+    v.check((value) => {
+      const bytes = Buffer.from(value, 'base64');
+      return bytes.toString('base64') === value && !bytes.includes(0);
+    }, 'not the base64 of bytes without NUL'),
   );
-const argument = base64(LIMITS.argvBytesMax);
-const argv = v.pipe(v.array(argument), v.minLength(1), v.maxLength(LIMITS.argvCountMax));
-const environment = v.pipe(v.array(argument), v.maxLength(LIMITS.envCountMax));
+const bytesInAll = (bytesMax: number) =>
+  v.check(
+    (values: string[]) => values.reduce((sum, value) => sum + base64Bytes(value), 0) <= bytesMax,
+    OVER_LIMIT,
+  );
+const argv = v.pipe(
+  v.array(base64(LIMITS.argvBytesMax)),
+  v.minLength(1),
+  v.maxLength(LIMITS.argvCountMax),
+  bytesInAll(LIMITS.argvBytesMax),
+);
+const variable = v.pipe(
+  base64(LIMITS.envBytesMax),
+  v.check((value) => Buffer.from(value, 'base64').indexOf('=') > 0, 'not the base64 of NAME=value'),
+);
+const environment = v.pipe(
+  v.array(variable),
+  v.maxLength(LIMITS.envCountMax),
+  bytesInAll(LIMITS.envBytesMax),
+);
 const ticket = text(64 << 10);
 const stepId = v.pipe(v.string(), v.regex(/^[a-z0-9]{1,16}$/));
 
@@ -96,7 +123,7 @@ export const MESSAGES = {
   challenge: {
     request: v.object({ purpose: v.picklist(['ticket', 'hello']) }),
     response: v.object({
-      protocol: v.object({ major: whole(0, 65535), minor: whole(0, 65535) }),
+      protocol: v.object({ major: v.literal(PROTOCOL.major), minor: whole(0, 65535) }),
       version: text(64),
       node: nodeName,
       instance: instanceName,
@@ -221,6 +248,10 @@ export const WireError = v.object({
     v.transform((value) => value as ErrorCode),
   ),
   message: text(4096),
+  /** As in ErrorFacts. */
+  at: v.optional(text(4096)),
+  unchanged: v.optional(text(4096)),
+  next: v.optional(text(4096)),
   detail: v.optional(v.record(v.string(), v.unknown())),
 });
 export type WireError = v.InferOutput<typeof WireError>;

@@ -36,8 +36,8 @@ export const describePeer = (peer: Peer): string => {
  * One open stream, as a handler sees it.
  *
  * A handler that throws before its first frame is a refusal: status and WireError. After the first frame it
- * becomes an error frame, and the client's iteration throws that code. A handler that returns ends the stream
- * and must have sent the event 'ended' as its last.
+ * becomes an error frame, and the client's iteration throws that code. The first frame must be the event
+ * 'started'. A handler that returns ends the stream and must have sent the event 'ended' as its last.
  */
 export type ServerStream = {
   /**
@@ -48,15 +48,19 @@ export type ServerStream = {
   readonly stdin: Readable;
   /** Aborted, with an XceError 'cancelled' (or 'protocol') as reason, when the peer goes away before the handler is done. */
   readonly signal: AbortSignal;
-  /** Commands of the client, from the first on; a second call replaces the first listener. */
-  onCommand(listener: (command: StreamCommand) => void): void;
+  /**
+   * Commands of the client, from the first on, one at a time: the next waits for the listener's promise. A
+   * listener that throws fails the stream with its error.
+   */
+  onCommand(listener: (command: StreamCommand) => void | Promise<void>): void;
   /** Resolves when more may be sent; rejects with the reason of `signal` once the peer is gone. */
   sendEvent(event: StreamEvent): Promise<void>;
   /** Like sendEvent; any length, cut into frames here. Await it before the next: that is the flow control. */
   write(channel: 'stdout' | 'stderr', bytes: Uint8Array): Promise<void>;
   /**
-   * Sends everything a Readable has, at the pace of the client. Resolves at its end; rejects with its error, or
-   * with the reason of `signal` when the peer goes away (the Readable is then left to its owner).
+   * Sends everything a Readable has, at the pace of the client. Resolves at its end; rejects with its error. When
+   * the peer goes away it reads on and throws away, so that a process which is being ended is not stuck in
+   * write(2), and rejects at the end of the Readable with the reason of `signal`.
    */
   pump(channel: 'stdout' | 'stderr', source: Readable): Promise<void>;
 };

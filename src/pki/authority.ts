@@ -1,0 +1,268 @@
+/**
+ * The authority of a cluster: made once by `pki init`, it issues one bundle of files per host. Only these two
+ * commands load the certificate library, which costs 300 ms; everything else reads files (identity.ts).
+ */
+import {
+  createPrivateKey,
+  createPublicKey,
+  generateKeyPairSync,
+  type KeyObject,
+  randomBytes,
+  webcrypto,
+  X509Certificate,
+} from 'node:crypto';
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { XceError } from '../base/errors.ts';
+import type { NodeName } from '../base/ids.ts';
+import { LIMITS } from '../base/limits.ts';
+import { createDirectory, createFile } from '../os/create-file.ts';
+import { readBounded, requirePrivate, requireRootOnlyWrites } from '../os/files.ts';
+import { loadTicketPrivateKey, PKI_FILES } from './identity.ts';
+import { type CertificateRole, parseClusterName } from './names.ts';
+
+type WebCryptoKeyPair = { readonly privateKey: webcrypto.CryptoKey; readonly publicKey: webcrypto.CryptoKey };
+
+/** From and until when a certificate is valid, in milliseconds since the epoch. */
+export type Validity = { readonly notBeforeMs: number; readonly notAfterMs: number };
+
+export type Bundle = {
+  /** Paths of all files of the bundle, whether written now or equal already. */
+  readonly files: readonly string[];
+  readonly validity: Validity;
+};
+
+const DAY_MS = 24 * 3600 * 1000;
+/** Clocks of a cluster differ; a certificate must not be refused by the first host it is copied to. */
+const BACKDATE_MS = 3600 * 1000;
+const AUTHORITY_DAYS = 3650;
+const PUBLIC_MODE = 0o644;
+const SECRET_MODE = 0o600;
+
+const P256 = { name: 'ECDSA', namedCurve: 'P-256' } as const;
+const SIGNING = { name: 'ECDSA', hash: 'SHA-256' } as const;
+const SERVER_AUTH = '1.3.6.1.5.5.7.3.1';
+const CLIENT_AUTH = '1.3.6.1.5.5.7.3.2';
+
+export const validForDays = (days: number): Validity => {
+  const nowMs = Date.now();
+  return { notBeforeMs: nowMs - BACKDATE_MS, notAfterMs: nowMs + days * DAY_MS };
+};
+
+const loadX509 = async () => {
+  // The library's dependency injection needs the metadata API before it is loaded.
+  await import('reflect-metadata');
+  const x509 = await import('@peculiar/x509');
+  x509.cryptoProvider.set(webcrypto);
+  return x509;
+};
+
+/** 16 random bytes whose first bit is 0 and that are not 0: RFC 5280 wants a positive number. */
+const randomSerial = (): string => {
+  const bytes = randomBytes(16);
+  bytes.writeUInt8((bytes.readUInt8(0) & 0x7f) | 0x40, 0);
+  return bytes.toString('hex');
+};
+
+const makeKeyPair = (): Promise<WebCryptoKeyPair> =>
+  webcrypto.subtle.generateKey(P256, true, ['sign', 'verify']);
+
+const exportPrivatePem = (key: KeyObject): Buffer =>
+  Buffer.from(key.export({ type: 'pkcs8', format: 'pem' }));
+
+const exportPublicPem = (key: KeyObject): Buffer => Buffer.from(key.export({ type: 'spki', format: 'pem' }));
+
+/** `toString` of a certificate of the library has no newline at its end. */
+const pemOf = (certificate: { toString(format: 'pem'): string }): Buffer =>
+  Buffer.from(`${certificate.toString('pem').trimEnd()}\n`);
+
+const privateKeyObject = async (key: webcrypto.CryptoKey): Promise<KeyObject> =>
+  createPrivateKey({
+    key: Buffer.from(await webcrypto.subtle.exportKey('pkcs8', key)),
+    format: 'der',
+    type: 'pkcs8',
+  });
+
+type NewFile = { readonly path: string; readonly bytes: Buffer; readonly mode: number };
+
+const isSame = ({ path, bytes, mode }: NewFile): boolean => {
+  const check = mode === SECRET_MODE ? requirePrivate(path) : requireRootOnlyWrites(path);
+  return readBounded(path, LIMITS.pemBytesMax, check).equals(bytes);
+};
+
+/** Writes what is not there. Refuses, before it writes anything, when one of them is there with other bytes. */
+const writeFiles = (directory: string, files: readonly NewFile[]): void => {
+  const missing = files.filter((file) => !existsSync(file.path));
+  const other = files.find((file) => !missing.includes(file) && !isSame(file));
+  if (other !== undefined) {
+    throw new XceError('pki-exists', `${other.path} exists and is another one`, {
+      at: other.path,
+      unchanged: 'no file was written',
+    });
+  }
+  createDirectory(directory, 0o700);
+  for (const { path, bytes, mode } of missing) createFile(path, bytes, mode);
+};
+
+/**
+ * Makes the authority of a cluster in a directory of the host that will keep it: ca.key, ca.crt, ticket.key,
+ * ticket.pub. Throws 'pki-exists' when one of them is there.
+ */
+export const createAuthority = async (
+  directory: string,
+  options: { readonly cluster: string },
+): Promise<Bundle> => {
+  const cluster = parseClusterName(options.cluster);
+  if (cluster === undefined) {
+    throw new XceError(
+      'config-value',
+      `'${options.cluster}' cannot be the name of a cluster in certificates`,
+    );
+  }
+  const paths = [
+    PKI_FILES.authorityKey,
+    PKI_FILES.ticketPrivateKey,
+    PKI_FILES.ticketPublicKey,
+    PKI_FILES.authority,
+  ].map((name) => join(directory, name));
+  const present = paths.find((path) => existsSync(path));
+  if (present !== undefined) {
+    throw new XceError('pki-exists', `${present} exists`, { at: present, unchanged: 'no file was written' });
+  }
+
+  const x509 = await loadX509();
+  const keys = await makeKeyPair();
+  const validity = validForDays(AUTHORITY_DAYS);
+  const certificate = await x509.X509CertificateGenerator.createSelfSigned({
+    serialNumber: randomSerial(),
+    name: [{ O: [cluster] }, { CN: [`xce-sandbox authority of ${cluster}`] }],
+    notBefore: new Date(validity.notBeforeMs),
+    notAfter: new Date(validity.notAfterMs),
+    signingAlgorithm: SIGNING,
+    keys,
+    extensions: [
+      new x509.BasicConstraintsExtension(true, 0, true),
+      new x509.KeyUsagesExtension(x509.KeyUsageFlags.keyCertSign | x509.KeyUsageFlags.cRLSign, true),
+      await x509.SubjectKeyIdentifierExtension.create(keys.publicKey),
+    ],
+  });
+  const ticket = generateKeyPairSync('ed25519');
+  const [authorityKey = '', ticketKey = '', ticketPublic = '', authority = ''] = paths;
+  writeFiles(directory, [
+    {
+      path: authorityKey,
+      bytes: exportPrivatePem(await privateKeyObject(keys.privateKey)),
+      mode: SECRET_MODE,
+    },
+    { path: ticketKey, bytes: exportPrivatePem(ticket.privateKey), mode: SECRET_MODE },
+    { path: ticketPublic, bytes: exportPublicPem(ticket.publicKey), mode: PUBLIC_MODE },
+    // Last: a directory without it was not finished.
+    { path: authority, bytes: pemOf(certificate), mode: PUBLIC_MODE },
+  ]);
+  return { files: paths, validity };
+};
+
+/** The authority of a directory, checked to be one pair. */
+const loadAuthority = (directory: string) => {
+  const certificatePath = join(directory, PKI_FILES.authority);
+  const keyPath = join(directory, PKI_FILES.authorityKey);
+  const pem = readBounded(certificatePath, LIMITS.pemBytesMax, requireRootOnlyWrites(certificatePath));
+  const keyPem = readBounded(keyPath, LIMITS.pemBytesMax, requirePrivate(keyPath));
+  try {
+    const certificate = new X509Certificate(pem);
+    const key = createPrivateKey(keyPem);
+    const { O: cluster } = certificate.toLegacyObject().subject as Record<string, unknown>;
+    if (certificate.ca && certificate.checkPrivateKey(key) && typeof cluster === 'string') {
+      return { pem, certificate, key, cluster };
+    }
+  } catch (error) {
+    throw new XceError('config-value', `${directory}: authority or key cannot be read`, {
+      at: directory,
+      cause: error,
+    });
+  }
+  throw new XceError('config-value', `${keyPath} is not the key of an authority in ${certificatePath}`, {
+    at: keyPath,
+  });
+};
+
+/**
+ * Issues the identity of one host as a directory to be copied there: ca.crt, host.crt, host.key, ticket.pub, and
+ * for controllers ticket.key. `out` may be the authority's own directory. Throws 'pki-exists' when `out` holds
+ * another identity, 'usage' when the authority would run out first.
+ */
+export const issue = async (
+  directory: string,
+  options: {
+    readonly role: CertificateRole;
+    readonly node: NodeName;
+    readonly validity: Validity;
+    readonly out: string;
+  },
+): Promise<Bundle> => {
+  const { role, node, validity, out } = options;
+  const authority = loadAuthority(directory);
+  const authorityEndMs = Date.parse(authority.certificate.validTo);
+  if (validity.notAfterMs > authorityEndMs || validity.notAfterMs <= validity.notBeforeMs) {
+    throw new XceError(
+      'usage',
+      `a certificate cannot be valid until ${new Date(validity.notAfterMs).toISOString()}: ` +
+        `the authority ends at ${new Date(authorityEndMs).toISOString()}`,
+    );
+  }
+  const at = (name: string): string => join(out, name);
+  for (const path of [at(PKI_FILES.certificate), at(PKI_FILES.key)]) {
+    if (existsSync(path)) {
+      throw new XceError('pki-exists', `${path} exists`, { at: path, unchanged: 'no file was written' });
+    }
+  }
+
+  const x509 = await loadX509();
+  const keys = await makeKeyPair();
+  const authorityCertificate = new x509.X509Certificate(authority.certificate.raw);
+  const signingKey = await webcrypto.subtle.importKey(
+    'pkcs8',
+    authority.key.export({ type: 'pkcs8', format: 'der' }),
+    P256,
+    false,
+    ['sign'],
+  );
+  const certificate = await x509.X509CertificateGenerator.create({
+    serialNumber: randomSerial(),
+    subject: [{ O: [authority.cluster] }, { OU: [`xce-${role}`] }, { CN: [node.slice(0, 64)] }],
+    issuer: authorityCertificate.subjectName,
+    notBefore: new Date(validity.notBeforeMs),
+    notAfter: new Date(validity.notAfterMs),
+    signingAlgorithm: SIGNING,
+    publicKey: keys.publicKey,
+    signingKey,
+    extensions: [
+      new x509.BasicConstraintsExtension(false, undefined, true),
+      new x509.KeyUsagesExtension(x509.KeyUsageFlags.digitalSignature, true),
+      new x509.ExtendedKeyUsageExtension([SERVER_AUTH, CLIENT_AUTH]),
+      new x509.SubjectAlternativeNameExtension([{ type: 'dns', value: node }]),
+      await x509.SubjectKeyIdentifierExtension.create(keys.publicKey),
+      await x509.AuthorityKeyIdentifierExtension.create(authorityCertificate.publicKey),
+    ],
+  });
+  const ticketKey = loadTicketPrivateKey(directory);
+  const files: NewFile[] = [
+    { path: at(PKI_FILES.authority), bytes: authority.pem, mode: PUBLIC_MODE },
+    {
+      path: at(PKI_FILES.ticketPublicKey),
+      bytes: exportPublicPem(createPublicKey(ticketKey)),
+      mode: PUBLIC_MODE,
+    },
+    ...(role === 'controller'
+      ? [{ path: at(PKI_FILES.ticketPrivateKey), bytes: exportPrivatePem(ticketKey), mode: SECRET_MODE }]
+      : []),
+    {
+      path: at(PKI_FILES.key),
+      bytes: exportPrivatePem(await privateKeyObject(keys.privateKey)),
+      mode: SECRET_MODE,
+    },
+    { path: at(PKI_FILES.certificate), bytes: pemOf(certificate), mode: PUBLIC_MODE },
+  ];
+  writeFiles(out, files);
+  return { files: files.map(({ path }) => path), validity };
+};

@@ -1,0 +1,47 @@
+/**
+ * What the TLS peer's certificate proves.
+ */
+import type { X509Certificate } from 'node:crypto';
+import { XceError } from '../base/errors.ts';
+import type { NodeName } from '../base/ids.ts';
+import { describeCertificateRefusal, type TLSSocket } from '../os/sockets.ts';
+import { type CertificateNames, readCertificateNames } from '../pki/names.ts';
+
+/** Names of a peer, and the moment its certificate runs out, in milliseconds since the epoch. */
+export type CertifiedPeer = CertificateNames & { readonly notAfterMs: number };
+
+const refuse = (reason: string, text: string): XceError =>
+  new XceError('tls', `the certificate of the peer is refused: ${text}`, { detail: { reason } });
+
+/** The server's view of a client, after the handshake. Throws 'tls' (detail: reason). */
+export const certifyClient = (socket: TLSSocket, cluster: string): CertifiedPeer => {
+  const certificate = socket.getPeerX509Certificate();
+  if (certificate === undefined) throw refuse('MISSING', 'it shows none');
+  if (!socket.authorized) {
+    const reason = String(socket.authorizationError);
+    throw refuse(reason, describeCertificateRefusal(reason, certificate));
+  }
+  const names = readCertificateNames(certificate);
+  if ('refused' in names) throw refuse('NAMES', names.refused);
+  if (names.cluster !== cluster) throw refuse('CLUSTER', 'it is of another cluster');
+  return { ...names, notAfterMs: Date.parse(certificate.validTo) };
+};
+
+/** The client's view of a worker: what is wrong with its certificate, or nothing. */
+export const judgeWorker =
+  (cluster: string, node: NodeName) =>
+  (certificate: X509Certificate): string | undefined => {
+    const names = readCertificateNames(certificate);
+    if ('refused' in names) return names.refused;
+    if (names.cluster !== cluster) return `it is of the cluster ${names.cluster}, not ${cluster}`;
+    if (names.role !== 'worker') return `it has the role ${names.role}, not worker`;
+    if (names.node !== node) return `it is of the node ${names.node}, not ${node}`;
+    return undefined;
+  };
+
+/** Throws 'tls' when the certificate has run out since the handshake. */
+export const requireStillValid = (peer: CertifiedPeer): void => {
+  if (Date.now() > peer.notAfterMs) {
+    throw refuse('CERT_HAS_EXPIRED', describeCertificateRefusal('CERT_HAS_EXPIRED', undefined));
+  }
+};

@@ -1,0 +1,160 @@
+/**
+ * JSON documents of the protocol: bytes to checked values and back. Whatever the bytes are, the outcome is a
+ * value of the schema or an XceError 'protocol' or 'too-large'.
+ */
+import * as v from 'valibot';
+import { type ErrorCode, XceError } from '../base/errors.ts';
+import { LIMITS } from '../base/limits.ts';
+import {
+  MESSAGES,
+  OVER_LIMIT,
+  type RequestOf,
+  type ResponseOf,
+  STREAM,
+  STREAMS,
+  StreamCommand,
+  StreamEvent,
+  type StreamVerb,
+  type UnaryVerb,
+  type Verb,
+  WireError,
+} from './message.ts';
+
+const utf8 = new TextDecoder('utf-8', { fatal: true });
+
+const TEXT_CHARS_MAX = 4096;
+
+/** Text of a peer that may go to a terminal or a log: printable ASCII, cut to `max` characters. */
+export const printable = (text: string, max: number): string => {
+  const cut = text.length > max ? `${text.slice(0, max - 3)}...` : text;
+  return cut.replace(/[^\x20-\x7e]/g, '?');
+};
+
+const parseDocument = (bytes: Uint8Array, what: string): unknown => {
+  try {
+    return JSON.parse(utf8.decode(bytes));
+  } catch (error) {
+    throw new XceError('protocol', `${what} is not a JSON document in UTF-8`, { cause: error });
+  }
+};
+
+const decodeWith = <S extends v.GenericSchema>(
+  schema: S,
+  bytes: Uint8Array,
+  what: string,
+): v.InferOutput<S> => {
+  const result = v.safeParse(schema, parseDocument(bytes, what), { abortEarly: true, abortPipeEarly: true });
+  if (result.success) return result.output;
+  const issue = result.issues[0];
+  const path = v.getDotPath(issue);
+  const code: ErrorCode =
+    issue.type === 'max_length' || issue.message === OVER_LIMIT ? 'too-large' : 'protocol';
+  throw new XceError(
+    code,
+    `${what}: ${path === null ? '' : `${printable(path, 200)}: `}${printable(issue.message, 200)}`,
+  );
+};
+
+const decodeBounded = <S extends v.GenericSchema>(
+  schema: S,
+  bytes: Uint8Array,
+  what: string,
+  bytesMax: number,
+): v.InferOutput<S> => {
+  if (bytes.length > bytesMax) throw new XceError('too-large', `${what} is over ${bytesMax} bytes`);
+  return decodeWith(schema, bytes, what);
+};
+
+export const isUnaryVerb = (verb: string): verb is UnaryVerb => Object.hasOwn(MESSAGES, verb);
+export const isStreamVerb = (verb: string): verb is StreamVerb => Object.hasOwn(STREAMS, verb);
+
+/** The body of a unary request, or the head of a stream. */
+export const decodeRequest = <V extends Verb>(verb: V, bytes: Uint8Array): RequestOf<V> => {
+  const schema = isUnaryVerb(verb) ? MESSAGES[verb].request : STREAMS[verb as StreamVerb];
+  return decodeBounded(schema, bytes, `the request ${verb}`, LIMITS.messageBytesMax) as RequestOf<V>;
+};
+
+export const decodeResponse = <V extends UnaryVerb>(verb: V, bytes: Uint8Array): ResponseOf<V> =>
+  decodeBounded(
+    MESSAGES[verb].response,
+    bytes,
+    `the answer to ${verb}`,
+    LIMITS.messageBytesMax,
+  ) as ResponseOf<V>;
+
+export const decodeEvent = (bytes: Uint8Array): StreamEvent =>
+  decodeBounded(StreamEvent, bytes, 'an event', STREAM.documentBytesMax);
+
+export const decodeCommand = (bytes: Uint8Array): StreamCommand =>
+  decodeBounded(StreamCommand, bytes, 'a command', STREAM.documentBytesMax);
+
+/** The refusal that a WireError document stands for. A code that this version does not know becomes 'protocol'. */
+export const decodeWireError = (bytes: Uint8Array): XceError => {
+  let wire: WireError;
+  try {
+    wire = decodeBounded(WireError, bytes, 'an error', STREAM.documentBytesMax);
+  } catch (error) {
+    if (!(error instanceof XceError)) throw error;
+    const text = bytes.length > STREAM.documentBytesMax ? '' : Buffer.from(bytes).toString('latin1');
+    return new XceError('protocol', `${error.message}: ${printable(text, 500)}`, { cause: error });
+  }
+  return new XceError(wire.code, printable(wire.message, TEXT_CHARS_MAX), {
+    ...(wire.at === undefined ? {} : { at: printable(wire.at, TEXT_CHARS_MAX) }),
+    ...(wire.unchanged === undefined ? {} : { unchanged: printable(wire.unchanged, TEXT_CHARS_MAX) }),
+    ...(wire.next === undefined ? {} : { next: printable(wire.next, TEXT_CHARS_MAX) }),
+    ...(wire.detail === undefined ? {} : { detail: wire.detail }),
+  });
+};
+
+/** One JSON document. Throws 'too-large' over `bytesMax`. */
+export const encodeDocument = (value: unknown, what: string, bytesMax: number): Buffer => {
+  const bytes = Buffer.from(JSON.stringify(value));
+  if (bytes.length > bytesMax) {
+    throw new XceError('too-large', `${what} is ${bytes.length} bytes, over ${bytesMax}`);
+  }
+  return bytes;
+};
+
+/** What the peer is told of anything thrown: the code and one line; never a stack or a foreign message. */
+export const encodeError = (error: unknown): Buffer => {
+  const known =
+    error instanceof XceError
+      ? error
+      : new XceError('bug', 'the worker broke one of its own rules; its journal has the rest');
+  const { at, unchanged, next, detail } = known.facts;
+  const line = (text: string) => text.slice(0, TEXT_CHARS_MAX);
+  const wire = {
+    code: known.code,
+    message: line(known.message),
+    ...(at === undefined ? {} : { at: line(at) }),
+    ...(unchanged === undefined ? {} : { unchanged: line(unchanged) }),
+    ...(next === undefined ? {} : { next: line(next) }),
+  };
+  const whole = Buffer.from(JSON.stringify(detail === undefined ? wire : { ...wire, detail }));
+  return whole.length <= STREAM.documentBytesMax ? whole : Buffer.from(JSON.stringify(wire));
+};
+
+/** The HTTP status that repeats a code; clients look only for 200. */
+export const statusOf = (code: ErrorCode): number => {
+  switch (code) {
+    case 'protocol':
+      return 400;
+    case 'tls':
+    case 'peer-unknown':
+    case 'peer-role':
+      return 403;
+    case 'timeout':
+      return 408;
+    case 'too-large':
+      return 413;
+    case 'bug':
+      return 500;
+    case 'worker-busy':
+      return 503;
+    default:
+      return 409;
+  }
+};
+
+/** The code of anything thrown. */
+export const codeOf = (error: unknown): ErrorCode => (error instanceof XceError ? error.code : 'bug');

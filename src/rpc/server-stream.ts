@@ -1,0 +1,302 @@
+/**
+ * The server's end of one stream.
+ *
+ *   head -> (refused | started -> (ended | error))
+ *
+ * The bytes of the client are always read, also while a step does not read its stdin: credit bounds what waits,
+ * so a command is never stuck behind input. Only a flood of commands makes the stream pause.
+ */
+import { Readable } from 'node:stream';
+import { assert, XceError } from '../base/errors.ts';
+import { LIMITS } from '../base/limits.ts';
+import { H2, type ServerHttp2Stream } from '../os/http2.ts';
+import { codeOf, decodeCommand, encodeDocument, encodeError, statusOf } from './decode.ts';
+import {
+  CLIENT_CHANNELS,
+  createFrameDecoder,
+  encodeCredit,
+  encodeFrame,
+  encodeFrameHeader,
+  type Frame,
+} from './frame.ts';
+import { STREAM, type StreamCommand } from './message.ts';
+import type { ServerStream } from './verbs.ts';
+
+const COMMANDS_WAITING_MAX = 64;
+/** Below this, copying header and payload into one buffer costs less than a second write. */
+const COPY_BYTES_MAX = 4 << 10;
+
+/** Answers a request as a whole, and reads no more of it. */
+export const respond = (http: ServerHttp2Stream, status: number, body: Buffer): void => {
+  if (http.destroyed || http.closed || http.headersSent) return;
+  http.respond({ ':status': status, 'content-type': 'application/json', 'content-length': body.length });
+  http.end(body);
+  finishReading(http);
+};
+
+/** RFC 9113 section 8.1: a server that has said all may reset the stream with NO_ERROR. */
+const finishReading = (http: ServerHttp2Stream): void => {
+  http.resume();
+  http.once('finish', () => {
+    if (!http.closed) http.close(H2.noError);
+  });
+};
+
+export const respondError = (http: ServerHttp2Stream, error: unknown): void =>
+  respond(http, statusOf(codeOf(error)), encodeError(error));
+
+export type OpenStream = {
+  /** Payload of the head frame; rejects when the peer goes away or breaks the protocol before it is complete. */
+  readonly head: Promise<Buffer>;
+  readonly stream: ServerStream;
+  /** The handler is done and had sent 'ended'. Throws 'bug' when it had not. */
+  complete(): void;
+  /** The handler failed: a status before the first frame, an error frame after it. */
+  refuse(error: unknown): void;
+  /** The stream cannot go on: as refuse(), and the handler is told by its signal. */
+  fail(error: unknown): void;
+};
+
+/** `hold` is told how many bytes the head takes while it arrives; it may throw 'worker-busy'. */
+export const openStream = (http: ServerHttp2Stream, hold: (bytes: number) => void): OpenStream => {
+  const decoder = createFrameDecoder(CLIENT_CHANNELS);
+  const gone = new AbortController();
+  let headSeen = false;
+  let started = false;
+  let lastSent = false;
+  let done = false;
+
+  let resolveHead: (head: Buffer) => void = () => undefined;
+  let rejectHead: (error: XceError) => void = () => undefined;
+  const head = new Promise<Buffer>((resolve, reject) => {
+    resolveHead = resolve;
+    rejectHead = reject;
+  });
+  // Whoever opened the stream awaits it; a second view keeps an early failure from being unhandled.
+  head.catch(() => undefined);
+
+  // --- stdin: granted >= received >= consumed
+  const waiting: Buffer[] = [];
+  let granted: number = STREAM.stdinCreditBytes;
+  let received = 0;
+  let consumed = 0;
+  let stdinEnded = false;
+  let stdinWanted = false;
+
+  const grantMore = (): void => {
+    if (!started || lastSent || stdinEnded) return;
+    const more = consumed + STREAM.stdinCreditBytes - granted;
+    if (more < STREAM.stdinCreditBytes / 2) return;
+    granted += more;
+    http.write(encodeCredit(more));
+  };
+  const feed = (): void => {
+    while (stdinWanted && waiting.length > 0) {
+      const chunk = waiting.shift();
+      assert(chunk !== undefined, 'a queue that is not empty has a first');
+      consumed += chunk.length;
+      stdinWanted = stdin.push(chunk);
+    }
+    if (stdinWanted && stdinEnded) {
+      stdinWanted = false;
+      stdin.push(null);
+    }
+    grantMore();
+  };
+  const stdin = new Readable({
+    read() {
+      stdinWanted = true;
+      feed();
+    },
+  });
+  // Its error is the reason of the signal, where handlers look for it.
+  stdin.on('error', () => undefined);
+
+  // --- commands
+  const commands: StreamCommand[] = [];
+  let listener: ((command: StreamCommand) => void | Promise<void>) | undefined;
+  let commanding = false;
+
+  const runCommands = async (): Promise<void> => {
+    if (commanding) return;
+    commanding = true;
+    while (listener !== undefined && !gone.signal.aborted) {
+      const command = commands.shift();
+      if (command === undefined) break;
+      if (http.isPaused() && commands.length < COMMANDS_WAITING_MAX / 2) http.resume();
+      try {
+        await listener(command);
+      } catch (error) {
+        fail(error);
+      }
+    }
+    commanding = false;
+  };
+
+  // --- ends
+  const abandon = (reason: unknown): void => {
+    if (done || gone.signal.aborted) return;
+    const error =
+      reason instanceof XceError ? reason : new XceError('bug', 'a command failed', { cause: reason });
+    gone.abort(error);
+    stdin.destroy(error);
+    rejectHead(error);
+    http.off('data', onData);
+    http.resume();
+  };
+  const refuse = (error: unknown): void => {
+    if (lastSent || http.destroyed || http.closed) return;
+    if (!started) {
+      lastSent = true;
+      respondError(http, error);
+      return;
+    }
+    lastSent = true;
+    http.end(encodeFrame('error', encodeError(error)));
+    finishReading(http);
+  };
+  const fail = (error: unknown): void => {
+    if (done) return;
+    abandon(error);
+    refuse(error);
+  };
+
+  const onFrame = ({ channel, bytes }: Frame): void => {
+    if (channel === 'head') {
+      if (headSeen) throw new XceError('protocol', 'a stream has a second head');
+      headSeen = true;
+      hold(bytes.length);
+      resolveHead(bytes);
+      return;
+    }
+    if (!headSeen) throw new XceError('protocol', 'the first frame of a stream is not its head');
+    if (channel === 'control') {
+      commands.push(decodeCommand(bytes));
+      if (commands.length >= COMMANDS_WAITING_MAX) http.pause();
+      void runCommands();
+      return;
+    }
+    if (stdinEnded) throw new XceError('protocol', 'a stream has stdin after the end of stdin');
+    if (channel === 'endOfStdin') {
+      stdinEnded = true;
+    } else {
+      received += bytes.length;
+      if (received > granted) throw new XceError('protocol', 'a stream has more stdin than was granted');
+      waiting.push(bytes);
+    }
+    feed();
+  };
+  const onData = (chunk: Buffer): void => {
+    if (gone.signal.aborted) return;
+    try {
+      for (const frame of decoder.push(chunk)) onFrame(frame);
+      if (!headSeen) hold(decoder.heldBytes);
+    } catch (error) {
+      fail(error);
+    }
+  };
+  http.on('data', onData);
+  http.on('end', () => {
+    if (gone.signal.aborted) return;
+    try {
+      decoder.finish();
+      if (!headSeen) throw new XceError('protocol', 'a stream ends before its head');
+      stdinEnded = true;
+      feed();
+    } catch (error) {
+      fail(error);
+    }
+  });
+  const onGone = (): void => abandon(new XceError('cancelled', 'the peer went away'));
+  http.on('aborted', onGone);
+  http.on('close', onGone);
+  // 'close' follows and says what there is to say.
+  http.on('error', () => undefined);
+
+  // --- output
+  let roomWaiters: (() => void)[] = [];
+  const wakeWaiters = (): void => {
+    const waiters = roomWaiters;
+    roomWaiters = [];
+    for (const wake of waiters) wake();
+  };
+  http.on('drain', wakeWaiters);
+  gone.signal.addEventListener('abort', wakeWaiters, { once: true });
+  const room = async (): Promise<void> => {
+    await new Promise<void>((resolve) => {
+      roomWaiters.push(resolve);
+    });
+    gone.signal.throwIfAborted();
+  };
+  const start = (): void => {
+    if (started) return;
+    started = true;
+    http.respond({ ':status': 200, 'content-type': 'application/octet-stream' });
+    grantMore();
+  };
+  const requireOpen = (): void => {
+    gone.signal.throwIfAborted();
+    assert(!lastSent, 'nothing is sent after the last frame');
+  };
+  const afterWrite = async (more: boolean): Promise<void> => {
+    if (!more) await room();
+  };
+
+  const stream: ServerStream = {
+    stdin,
+    signal: gone.signal,
+    onCommand(next) {
+      listener = next;
+      void runCommands();
+    },
+    async sendEvent(event) {
+      requireOpen();
+      assert(started || event.event === 'started', "the first frame is the event 'started'");
+      const frame = encodeFrame('control', encodeDocument(event, 'an event', STREAM.documentBytesMax));
+      start();
+      lastSent = event.event === 'ended';
+      await afterWrite(http.write(frame));
+    },
+    async write(channel, bytes) {
+      for (let at = 0; at < bytes.length; at += LIMITS.frameBytesMax) {
+        requireOpen();
+        assert(started, "the first frame is the event 'started'");
+        const piece = bytes.subarray(at, at + LIMITS.frameBytesMax);
+        if (piece.length <= COPY_BYTES_MAX) {
+          await afterWrite(http.write(encodeFrame(channel, piece)));
+        } else {
+          http.write(encodeFrameHeader(channel, piece.length));
+          await afterWrite(http.write(piece));
+        }
+      }
+    },
+    async pump(channel, source) {
+      for await (const chunk of source.iterator({ destroyOnReturn: false })) {
+        if (gone.signal.aborted) continue;
+        try {
+          await stream.write(channel, Buffer.isBuffer(chunk) ? chunk : Buffer.from(chunk));
+        } catch (error) {
+          if (!gone.signal.aborted) throw error;
+        }
+      }
+      gone.signal.throwIfAborted();
+    },
+  };
+
+  return {
+    head,
+    stream,
+    complete() {
+      if (gone.signal.aborted) return;
+      assert(lastSent, "a handler that returns has sent the event 'ended'");
+      done = true;
+      http.end();
+      finishReading(http);
+    },
+    refuse(error) {
+      refuse(error);
+      done = true;
+    },
+    fail,
+  };
+};

@@ -1,0 +1,441 @@
+/**
+ * The server of the worker protocol: any number of listeners, one table of verbs.
+ *
+ * A connection is identified before a byte of HTTP/2 is read; a request is refused by its caller before its
+ * body is. No request can end the process: what a handler throws becomes an answer and a report.
+ */
+import { XceError } from '../base/errors.ts';
+import type { LeaseNumber, Uid } from '../base/ids.ts';
+import { LIMITS } from '../base/limits.ts';
+import {
+  H2,
+  type IncomingHttpHeaders,
+  type ServerHttp2Session,
+  type ServerHttp2Stream,
+  type SessionBounds,
+  serveHttp2,
+} from '../os/http2.ts';
+import { readPeerCredentials } from '../os/peer.ts';
+import { addressOf, type Listener, listenTls, listenUnix, type Socket } from '../os/sockets.ts';
+import type { Identity } from '../pki/identity.ts';
+import { type Budget, createBudget, type Hold } from './budget.ts';
+import { certifyClient, requireStillValid } from './certificate.ts';
+import { codeOf, decodeRequest, encodeDocument, isStreamVerb, isUnaryVerb, printable } from './decode.ts';
+import { createGatherer } from './frame.ts';
+import { createKeepalive } from './keepalive.ts';
+import { PROTOCOL, type StreamVerb, type UnaryVerb, type Verb } from './message.ts';
+import { refuseConnection } from './refusal.ts';
+import { openStream, respond, respondError } from './server-stream.ts';
+import { RPC_TIMES } from './times.ts';
+import {
+  callerOf,
+  describePeer,
+  type Listening,
+  type Peer,
+  type RpcServer,
+  type RpcTimes,
+  type ServerOptions,
+  type ServerReport,
+  type StreamEntry,
+  type TcpPlace,
+  type UnaryEntry,
+  type UnixPlace,
+} from './verbs.ts';
+
+/** After a graceful end, how long the peer may take to close its side. */
+const LINGER_MS = 1000;
+
+const TRUSTED_BOUNDS: SessionBounds = {
+  streamsMax: LIMITS.streamsPerConnectionMax,
+  headerPairsMax: LIMITS.headerPairsMax,
+  headerBytesMax: LIMITS.headerBytesMax,
+  windowBytes: 256 << 10,
+  sessionMemoryMegabytesMax: 32,
+};
+
+/** A job may open thousands of connections, one per node, but needs one stream on each. */
+const SANDBOX_BOUNDS: SessionBounds = {
+  ...TRUSTED_BOUNDS,
+  streamsMax: LIMITS.streamsPerSandboxConnectionMax,
+  windowBytes: 64 << 10,
+  sessionMemoryMegabytesMax: 2,
+};
+
+/** A connection that is served: its session, and the socket below that outlives it while the peer lingers. */
+type Served = { readonly session: ServerHttp2Session; readonly socket: Socket };
+
+/** A listener and the connections it has taken. */
+type Group = { readonly listener: Listener; readonly served: Set<Served> };
+
+const cut = ({ session, socket }: Served): void => {
+  session.destroy();
+  socket.destroy();
+};
+
+/** What is known of a connection once its peer is. */
+type Connection = {
+  readonly peer: Peer;
+  readonly bounds: SessionBounds;
+  readonly budget: Budget;
+  /** Throws when the peer may no longer ask for anything. */
+  readonly requireValid: () => void;
+};
+
+type Call = {
+  readonly connection: Connection;
+  readonly http: ServerHttp2Stream;
+  readonly hold: Hold;
+};
+
+const PATH = /^\/xce\/([1-9][0-9]{0,4})\/([a-z][a-z-]{0,31})$/;
+
+/** The verb of a request line. Throws 'protocol'. */
+const parseRequestLine = (headers: IncomingHttpHeaders): string => {
+  const [, major, verb] = PATH.exec(headers[':path'] ?? '') ?? [];
+  if (headers[':method'] !== 'POST' || major === undefined || verb === undefined) {
+    throw new XceError('protocol', 'the request is not POST /xce/MAJOR/VERB');
+  }
+  if (Number(major) !== PROTOCOL.major) {
+    throw new XceError('protocol', `major version ${major} is not spoken here`, { detail: { ...PROTOCOL } });
+  }
+  return verb;
+};
+
+/** The whole body of a unary request. Throws 'too-large', 'timeout', 'cancelled' or 'worker-busy'. */
+const readBody = (http: ServerHttp2Stream, hold: Hold, requestMs: number): Promise<Buffer> =>
+  new Promise((resolve, reject) => {
+    const body = createGatherer();
+    const settle = (error: unknown): void => {
+      clearTimeout(timer);
+      http.off('data', onData);
+      http.off('end', onEnd);
+      http.off('aborted', onGone);
+      http.off('close', onGone);
+      if (error === undefined) resolve(body.take());
+      else reject(error);
+    };
+    const onData = (chunk: Buffer): void => {
+      if (body.length + chunk.length > LIMITS.messageBytesMax) {
+        settle(new XceError('too-large', `the request is over ${LIMITS.messageBytesMax} bytes`));
+        return;
+      }
+      try {
+        body.push(chunk);
+        hold.set(body.heldBytes);
+      } catch (error) {
+        settle(error);
+      }
+    };
+    const onEnd = (): void => settle(undefined);
+    const onGone = (): void => settle(new XceError('cancelled', 'the peer went away'));
+    const timer = setTimeout(
+      () => settle(new XceError('timeout', `the request did not come within ${requestMs} ms`)),
+      requestMs,
+    );
+    http.on('data', onData);
+    http.once('end', onEnd);
+    http.once('aborted', onGone);
+    http.once('close', onGone);
+  });
+
+const answerUnary = async <V extends UnaryVerb>(
+  { connection, http, hold }: Call,
+  verb: V,
+  entry: UnaryEntry<V>,
+  times: RpcTimes,
+): Promise<void> => {
+  const request = decodeRequest(verb, await readBody(http, hold, times.requestMs));
+  const gone = new AbortController();
+  const onGone = (): void => gone.abort(new XceError('cancelled', 'the peer went away'));
+  http.once('aborted', onGone);
+  http.once('close', onGone);
+  const answer = await entry.answer(connection.peer, request, gone.signal);
+  respond(http, 200, encodeDocument(answer, `the answer to ${verb}`, LIMITS.messageBytesMax));
+};
+
+const serveStream = async <V extends StreamVerb>(
+  { connection, http, hold }: Call,
+  verb: V,
+  entry: StreamEntry<V>,
+  times: RpcTimes,
+): Promise<void> => {
+  const open = openStream(http, (bytes) => hold.set(bytes));
+  const timer = setTimeout(
+    () => open.fail(new XceError('timeout', `the head did not come within ${times.requestMs} ms`)),
+    times.requestMs,
+  );
+  try {
+    const head = decodeRequest(verb, await open.head.finally(() => clearTimeout(timer)));
+    await entry.serve(connection.peer, head, open.stream);
+    open.complete();
+  } catch (error) {
+    open.refuse(error);
+    throw error;
+  }
+};
+
+/** Makes a server with no listener yet. */
+export const createServer = (options: ServerOptions): RpcServer => {
+  const { table } = options;
+  const times: RpcTimes = { ...RPC_TIMES, ...options.times };
+  const trustedBudget = createBudget(LIMITS.requestsInFlightMax, LIMITS.requestBytesInAllMax);
+  const groups = new Set<Group>();
+  let closing = false;
+
+  // A report that throws must not take the server down with it.
+  const report = (entry: ServerReport): void => {
+    try {
+      options.report(entry);
+    } catch (error) {
+      process.emitWarning(`a report failed: ${error instanceof Error ? error.message : String(error)}`);
+    }
+  };
+
+  const reportOutcome = (peer: Peer, verb: string, error: unknown): void => {
+    const code = codeOf(error);
+    const who = describePeer(peer);
+    if (code === 'bug') report({ what: 'bug', peer: who, verb, error });
+    else {
+      const message = error instanceof Error ? error.message : String(error);
+      report({ what: 'refused', peer: who, verb, code, message: printable(message, 1024) });
+    }
+  };
+
+  const runVerb = async (call: Call, verb: Verb): Promise<void> => {
+    if (isUnaryVerb(verb)) {
+      const entry = table[verb] as UnaryEntry<typeof verb> | undefined;
+      if (entry !== undefined) await answerUnary(call, verb, entry, times);
+    } else {
+      const entry = table[verb] as StreamEntry<typeof verb> | undefined;
+      if (entry !== undefined) await serveStream(call, verb, entry, times);
+    }
+  };
+
+  const handleRequest = async (
+    connection: Connection,
+    http: ServerHttp2Stream,
+    headers: IncomingHttpHeaders,
+  ): Promise<void> => {
+    let verb = '-';
+    let hold: Hold | undefined;
+    try {
+      verb = parseRequestLine(headers);
+      const known = isUnaryVerb(verb) || isStreamVerb(verb) ? verb : undefined;
+      const callers = known === undefined ? undefined : table[known]?.callers;
+      if (known === undefined || callers === undefined) {
+        throw new XceError('protocol', `there is no verb ${verb} here`);
+      }
+      if (!callers.includes(callerOf(connection.peer))) {
+        throw new XceError('peer-role', `${describePeer(connection.peer)} may not use ${verb}`);
+      }
+      connection.requireValid();
+      hold = connection.budget.hold();
+      await runVerb({ connection, http, hold }, known);
+    } catch (error) {
+      reportOutcome(connection.peer, verb, error);
+      respondError(http, error);
+    } finally {
+      hold?.release();
+    }
+  };
+
+  /** Runs one connection until it is closed. */
+  const serveConnection = (socket: Socket, connection: Connection, group: Set<Served>): void => {
+    let session: ServerHttp2Session;
+    try {
+      session = serveHttp2(socket, connection.bounds);
+    } catch (error) {
+      socket.destroy();
+      throw error;
+    }
+    const served: Served = { session, socket };
+    group.add(served);
+    let open = 0;
+    let idle: NodeJS.Timeout | undefined;
+
+    const endGracefully = (): void => {
+      session.close();
+      const timer = setTimeout(() => cut(served), LINGER_MS);
+      session.once('close', () => clearTimeout(timer));
+    };
+    const armIdle = (ms: number): void => {
+      idle = setTimeout(endGracefully, ms);
+    };
+    const keepalive = createKeepalive(session, times, () =>
+      session.destroy(new Error(`no answer to a ping for ${times.pingTimeoutMs} ms`)),
+    );
+
+    session.on('stream', (http, headers) => {
+      clearTimeout(idle);
+      open += 1;
+      keepalive.add();
+      // Streams report their end by 'close'; an error without a listener would end the process.
+      http.on('error', () => undefined);
+      http.once('close', () => {
+        open -= 1;
+        keepalive.remove();
+        if (open === 0 && !session.closed) armIdle(times.idleMs);
+      });
+      handleRequest(connection, http, headers).catch((error: unknown) => {
+        report({ what: 'bug', peer: describePeer(connection.peer), verb: '-', error });
+        if (!http.closed) http.close(H2.internalError);
+      });
+    });
+    session.on('error', (error) =>
+      report({
+        what: 'connection-failed',
+        peer: describePeer(connection.peer),
+        message: printable(error.message, 1024),
+      }),
+    );
+    session.once('close', () => {
+      clearTimeout(idle);
+      group.delete(served);
+    });
+    armIdle(times.handshakeMs);
+    if (closing) endGracefully();
+  };
+
+  /** Identifies the peer of a new connection and serves it, or says why not. */
+  const welcome = (
+    socket: Socket,
+    listener: string,
+    describeFrom: () => string,
+    group: Set<Served>,
+    identify: () => Connection,
+  ): void => {
+    let connection: Connection;
+    try {
+      connection = identify();
+    } catch (error) {
+      const refusal =
+        error instanceof XceError ? error : new XceError('peer-unknown', 'the peer could not be identified');
+      report({
+        what: 'peer-refused',
+        listener,
+        from: describeFrom(),
+        code: refusal.code,
+        message: printable(refusal.message, 1024),
+      });
+      refuseConnection(socket, refusal);
+      return;
+    }
+    try {
+      serveConnection(socket, connection, group);
+    } catch (error) {
+      report({ what: 'bug', peer: describePeer(connection.peer), verb: '-', error });
+    }
+  };
+
+  /** Registers a listener and gives back how to end it and its connections. */
+  const track = (group: Group): Listening => {
+    groups.add(group);
+    return {
+      close() {
+        groups.delete(group);
+        const closed = group.listener.close();
+        for (const served of group.served) cut(served);
+        return closed;
+      },
+    };
+  };
+
+  const listenLocal = async (
+    place: UnixPlace,
+    owner: { readonly uid: number; readonly gid: number },
+    name: string,
+    identify: (pid: number, uid: number) => Connection,
+  ): Promise<Listening> => {
+    const served = new Set<Served>();
+    const listener = await listenUnix('fd' in place ? place : { path: place.path, mode: 0o600, owner }, {
+      connectionsMax: LIMITS.connectionsMax,
+      onSocket: (socket) => {
+        let from = 'an unknown process';
+        welcome(
+          socket,
+          name,
+          () => from,
+          served,
+          () => {
+            const { pid, uid } = readPeerCredentials(socket);
+            from = `pid ${pid}, uid ${uid}`;
+            return identify(pid, uid);
+          },
+        );
+      },
+    });
+    return track({ listener, served });
+  };
+
+  return {
+    async listenTls(place: TcpPlace, identity: Identity) {
+      const served = new Set<Served>();
+      const listener = await listenTls(place, identity, {
+        connectionsMax: LIMITS.connectionsMax,
+        handshakeMs: times.handshakeMs,
+        onSocket: (socket) =>
+          welcome(
+            socket,
+            'tls',
+            () => addressOf(socket),
+            served,
+            () => {
+              const certified = certifyClient(socket, identity.cluster);
+              return {
+                peer: { kind: 'certificate', role: certified.role, node: certified.node },
+                bounds: TRUSTED_BOUNDS,
+                budget: trustedBudget,
+                requireValid: () => requireStillValid(certified),
+              };
+            },
+          ),
+        onHandshakeFailed: (error, from) =>
+          report({
+            what: 'peer-refused',
+            listener: 'tls',
+            from,
+            code: 'tls',
+            message: printable(error.message, 1024),
+          }),
+      });
+      return { ...track({ listener, served }), port: listener.port };
+    },
+
+    listenRoot: (place: UnixPlace) =>
+      listenLocal(place, { uid: 0, gid: 0 }, 'local', (pid, uid) => {
+        if (uid !== 0) throw new XceError('peer-role', `uid ${uid} is not root`);
+        return {
+          peer: { kind: 'local-root', pid },
+          bounds: TRUSTED_BOUNDS,
+          budget: trustedBudget,
+          requireValid: () => undefined,
+        };
+      }),
+
+    listenSandbox(path: string, lease: LeaseNumber, uid: Uid) {
+      const budget = createBudget(LIMITS.requestsInFlightMax, LIMITS.sandboxRequestBytesInAllMax);
+      return listenLocal({ path }, { uid, gid: uid }, `sandbox of lease ${lease}`, (pid, peerUid) => {
+        if (peerUid !== uid) throw new XceError('peer-role', `uid ${peerUid} is not that of the lease`);
+        return {
+          peer: { kind: 'sandbox', lease, uid, pid },
+          bounds: SANDBOX_BOUNDS,
+          budget,
+          requireValid: () => undefined,
+        };
+      });
+    },
+
+    async close(graceMs: number) {
+      closing = true;
+      const taken = [...groups];
+      const closed = Promise.all(taken.map(({ listener }) => listener.close()));
+      const forEachServed = (act: (served: Served) => void): void => {
+        for (const { served } of taken) for (const each of served) act(each);
+      };
+      forEachServed(({ session }) => session.close());
+      const timer = setTimeout(() => forEachServed(cut), graceMs);
+      await closed;
+      clearTimeout(timer);
+    },
+  };
+};
