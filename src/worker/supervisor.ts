@@ -1,0 +1,774 @@
+/**
+ * The sandboxes of this node and what may happen to them.
+ *
+ *            prepare                     anchor is up
+ *   (none) ─────────────> preparing ──────────────────> ready ──────────┐
+ *      ▲                      │                           │             │ the anchor ended without us: deadline,
+ *      │ refused, nothing left│              stop, drain  │             │ operator, crash; or the worker was
+ *      ├──────────────────────┘                           ▼             │ killed while steps ran
+ *      │                  gone                                          ▼
+ *      ├────────────────────────────────────────────── stopping <───── lost ── prepare ──> preparing
+ *      │                                                  │ stop, drain
+ *      │         stop, drain find nothing more            ▼ something was left
+ *      └────────────────────────────────────────────── dirty
+ *
+ * Every state is on disk before it is acted upon. `preparing` and `stopping` are only seen by others after a
+ * crash, and count as `lost` then: only `ready` starts anything. A lease that was drained is kept away by the
+ * memory of its uid (memory.ts), not by a record.
+ *
+ * One turn per lease (turns.ts): starts of steps share it, everything else has it alone. A drain writes its
+ * tombstone *before* it asks for its turn, so starts that come later refuse and starts in flight are waited out.
+ */
+import { XceError } from '../base/errors.ts';
+import type { LeaseNumber, NodeName, Uid } from '../base/ids.ts';
+import { LIMITS } from '../base/limits.ts';
+import { unwrap } from '../lease/refusal.ts';
+import { checkTicket, type TicketClaims } from '../lease/ticket.ts';
+import type { RequestOf, ResponseOf } from '../rpc/message.ts';
+import type { Finding, RunningStep, SandboxSpec, StepSpec } from '../sandbox/backend.ts';
+import { withinMs } from './deadline.ts';
+import type { Memory } from './memory.ts';
+import type { Nonces } from './nonces.ts';
+import type { AgentSocket, SupervisorPorts } from './ports.ts';
+import {
+  type Anchor,
+  decodeRecord,
+  encodeRecord,
+  GRANTS_MAX,
+  type Grant,
+  type SandboxRecord,
+  type SandboxState,
+} from './record.ts';
+import { Turns } from './turns.ts';
+
+/** Findings that an answer names; the rest is counted. */
+const FINDINGS_SHOWN_MAX = 32;
+const FINDING_CHARS_MAX = 300;
+/** Sandboxes looked at together when the worker starts. */
+const RECONCILED_TOGETHER = 8;
+/** A look at a living anchor that fails again and again is no look. */
+const WATCH_FAILURES_MAX = 8;
+
+export type StepKind = 'task' | 'head' | 'daemon';
+
+type Step = { readonly step: string; readonly kind: StepKind; running: RunningStep | undefined };
+
+type Sandbox = {
+  record: SandboxRecord;
+  readonly steps: Map<string, Step>;
+  /** Ends the watch over the anchor. */
+  watch: AbortController | undefined;
+  agentSocket: AgentSocket | undefined;
+};
+
+type OpenedTicket = { readonly ticket: string; readonly claims: TicketClaims };
+
+/** A lease as those inside its sandbox may use it. */
+export type LiveLease = { readonly claims: TicketClaims; readonly remainingMs: number };
+
+type Identity = Pick<SandboxSpec, 'instance' | 'job' | 'attempt' | 'lease' | 'uid'>;
+
+const identityOf = (claims: TicketClaims): Identity => ({
+  instance: claims.instance,
+  job: claims.job,
+  attempt: claims.attempt,
+  lease: claims.lease,
+  uid: claims.uid,
+});
+
+const specOf = (claims: TicketClaims): SandboxSpec => ({
+  ...identityOf(claims),
+  epoch: claims.epoch,
+  node: claims.node,
+  nodes: claims.nodes,
+  writablePaths: claims.roots.map((root) => root.path),
+  workspaceRoot: claims.workspace === null ? null : claims.workspace.path,
+});
+
+/** What a sandbox is made from. A newer ticket of the lease may differ in time, epoch and nodes, never here. */
+const termsOf = (claims: TicketClaims): string =>
+  JSON.stringify([
+    identityOf(claims),
+    claims.submitterUid,
+    claims.submitterGid,
+    claims.roots.map((root) => root.path),
+    claims.workspace,
+  ]);
+
+const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+
+const asFinding = (what: string, error: unknown): Finding => ({
+  kind: 'unknown',
+  detail: `${what}: ${messageOf(error)}`,
+});
+
+const dirtyError = (lease: number, findings: readonly Finding[]): XceError => {
+  const shown = findings.slice(0, FINDINGS_SHOWN_MAX).map((finding) => ({
+    kind: finding.kind,
+    detail: finding.detail.slice(0, FINDING_CHARS_MAX),
+  }));
+  const first = shown[0];
+  const more = findings.length > 1 ? ` and ${findings.length - 1} more` : '';
+  return new XceError(
+    'node-dirty',
+    `lease ${lease}: ${first === undefined ? 'something is left' : `${first.kind} ${first.detail}`}${more}`,
+    { detail: { findings: shown, count: findings.length } },
+  );
+};
+
+export class Supervisor {
+  readonly #ports: SupervisorPorts;
+  readonly #memory: Memory;
+  readonly #nonces: Nonces;
+  readonly #turns = new Turns();
+  readonly #sandboxes = new Map<LeaseNumber, Sandbox>();
+  /** Leases with a record that does not decode: nothing starts for them; a drain, which names all, ends them. */
+  readonly #unreadable = new Set<string>();
+  #closing = false;
+
+  constructor(ports: SupervisorPorts, memory: Memory, nonces: Nonces) {
+    this.#ports = ports;
+    this.#memory = memory;
+    this.#nonces = nonces;
+  }
+
+  /**
+   * Reads the records of an earlier worker. A sandbox whose anchor lives, whose ticket has not ended and whose
+   * steps had ended is adopted; every other one is ended and counts as lost.
+   */
+  async reconcile(): Promise<void> {
+    const leases: Sandbox[] = [];
+    for (const name of this.#ports.records.list()) {
+      const bytes = this.#ports.records.read(name);
+      const record = bytes === undefined ? undefined : decodeRecord(bytes, this.#ports.openTicket);
+      if (record === undefined || String(record.claims.lease) !== name) {
+        this.#unreadable.add(name);
+        this.#ports.report({ level: 'fault', message: `the record of lease ${name} cannot be read` });
+        continue;
+      }
+      const sandbox: Sandbox = { record, steps: new Map(), watch: undefined, agentSocket: undefined };
+      this.#sandboxes.set(record.claims.lease, sandbox);
+      leases.push(sandbox);
+    }
+    let next = 0;
+    const take = async (): Promise<void> => {
+      for (let sandbox = leases[next++]; sandbox !== undefined; sandbox = leases[next++]) {
+        await this.#reconcileOne(sandbox);
+      }
+    };
+    await Promise.all(Array.from({ length: RECONCILED_TOGETHER }, take));
+  }
+
+  async #reconcileOne(sandbox: Sandbox): Promise<void> {
+    const { claims, state } = sandbox.record;
+    const why = await this.#whyNotAdopted(sandbox);
+    if (why === undefined) {
+      try {
+        sandbox.agentSocket = await this.#ports.openAgentSocket(claims.lease, claims.uid);
+        this.#watch(sandbox, 0);
+        this.#ports.report({ level: 'notice', message: `lease ${claims.lease} goes on` });
+        return;
+      } catch (error) {
+        this.#ports.report({ level: 'fault', message: `lease ${claims.lease}: ${messageOf(error)}` });
+      }
+    }
+    if (state === 'dirty') return;
+    try {
+      await this.#end(sandbox);
+      this.#save(sandbox, { ...sandbox.record, state: 'lost' });
+      this.#ports.report({
+        level: 'notice',
+        message: `lease ${claims.lease} was ended: ${why ?? 'its socket could not be opened'}`,
+      });
+    } catch (error) {
+      this.#ports.report({ level: 'fault', message: `lease ${claims.lease}: ${messageOf(error)}` });
+    }
+  }
+
+  async #whyNotAdopted(sandbox: Sandbox): Promise<string | undefined> {
+    const { record } = sandbox;
+    const { anchor, claims } = record;
+    if (record.state !== 'ready' || anchor === null) return `it was ${record.state}`;
+    if (record.bootId !== this.#ports.bootId) return 'the node was booted since';
+    if (record.deadlineMs <= this.#ports.clock.monotonicMs()) return 'its ticket has expired';
+    if (this.#ports.busy.read(String(claims.lease)) !== undefined) return 'it had steps without a worker';
+    try {
+      const alive = await this.#ports.backend.isAlive(specOf(claims), anchor.invocationId);
+      return alive ? undefined : 'its anchor is gone';
+    } catch (error) {
+      return `its anchor could not be asked for: ${messageOf(error)}`;
+    }
+  }
+
+  /** The lease that an authentic ticket names; whether it holds is for whoever uses it. */
+  leaseOf(ticket: string): LeaseNumber {
+    return this.#open(ticket).claims.lease;
+  }
+
+  /** Sets up the sandbox of a ticket, or finds it set up. No process of the job starts. */
+  async prepare(ticket: string): Promise<ResponseOf<'prepare'>> {
+    const opened = this.#open(ticket);
+    return this.#turns.alone(opened.claims.lease, () => this.#prepareInTurn(opened));
+  }
+
+  async #prepareInTurn(opened: OpenedTicket): Promise<ResponseOf<'prepare'>> {
+    this.#requireOpen();
+    const { claims } = opened;
+    const known = this.#sandboxes.get(claims.lease);
+    const grant = this.#accept(known, claims);
+    if (this.#unreadable.has(String(claims.lease)) || known?.record.state === 'dirty') {
+      throw new XceError('node-dirty', `lease ${claims.lease} was not ended cleanly here; drain it first`);
+    }
+    if (known !== undefined && termsOf(known.record.claims) !== termsOf(claims)) {
+      throw new XceError('lease-conflict', `lease ${claims.lease} has a sandbox here that is made otherwise`);
+    }
+    if (known?.record.state === 'ready' && (await this.#isAlive(known))) {
+      const anchor = await this.#extend(known, opened, grant);
+      return this.#prepared(anchor, false);
+    }
+    if (known !== undefined) await this.#remove(known);
+    const anchor = await this.#create(opened, grant);
+    // Only a ticket that was taken closes its nonce: the same request may come again after a lost answer.
+    this.#nonces.close(claims.nonce);
+    return this.#prepared(anchor, true);
+  }
+
+  #prepared(anchor: Anchor, created: boolean): ResponseOf<'prepare'> {
+    const { unit, invocationId, workspace, mounts } = anchor;
+    return { unit, invocationId, created, workspace, mounts: [...mounts] };
+  }
+
+  async #create({ ticket, claims }: OpenedTicket, grant: Grant): Promise<Anchor> {
+    const { lease, uid } = claims;
+    if (this.#sandboxes.size >= LIMITS.sandboxesMax) {
+      throw new XceError('worker-busy', `this node has ${LIMITS.sandboxesMax} sandboxes already`);
+    }
+    const rival = this.#rivalOf(lease, uid);
+    if (rival !== undefined) {
+      throw new XceError('sandbox-exists', `uid ${uid} belongs to lease ${rival} on this node still`);
+    }
+    this.#ports.requirePool(uid);
+    const { bootId } = this.#ports;
+    const sandbox: Sandbox = {
+      record: {
+        state: 'preparing',
+        bootId,
+        ticket,
+        claims,
+        grants: [grant],
+        deadlineMs: grant.deadlineMs,
+        anchor: null,
+      },
+      steps: new Map(),
+      watch: undefined,
+      agentSocket: undefined,
+    };
+    // From here on the uid is taken on this node: two leases that ask for it at once cannot both go on.
+    this.#sandboxes.set(lease, sandbox);
+    let touched = false;
+    try {
+      await this.#ports.requireUnused(uid);
+      this.#ports.requireStorage(claims);
+      this.#check(claims, grant.issuedMs);
+      this.#save(sandbox, sandbox.record);
+      touched = true;
+      const created = await this.#ports.backend.create(specOf(claims), this.#remainingMs(grant.deadlineMs));
+      const { unit, invocationId, workspace, mounts } = created;
+      const anchor: Anchor = { unit, invocationId, workspace, mounts: [...mounts] };
+      sandbox.agentSocket = await this.#ports.openAgentSocket(lease, uid);
+      this.#save(sandbox, { ...sandbox.record, state: 'ready', anchor });
+      this.#watch(sandbox, 0);
+      return anchor;
+    } catch (error) {
+      if (touched) await this.#undo(sandbox);
+      else this.#sandboxes.delete(lease);
+      throw error;
+    }
+  }
+
+  /** After a prepare that failed: the first error is the answer, one of the undoing goes to the log. */
+  async #undo(sandbox: Sandbox): Promise<void> {
+    try {
+      await this.#remove(sandbox);
+    } catch (error) {
+      this.#ports.report({
+        level: 'fault',
+        message: `lease ${sandbox.record.claims.lease} could not be undone: ${messageOf(error)}`,
+      });
+    }
+  }
+
+  /** A newer ticket of a living sandbox: the deadline moves out. */
+  async renew(ticket: string): Promise<ResponseOf<'renew'>> {
+    const opened = this.#open(ticket);
+    const { claims } = opened;
+    return this.#turns.alone(claims.lease, async () => {
+      const sandbox = this.#requireReady(claims.lease);
+      const grant = this.#accept(sandbox, claims);
+      if (termsOf(sandbox.record.claims) !== termsOf(claims)) {
+        throw new XceError(
+          'lease-conflict',
+          `lease ${claims.lease} has a sandbox here that is made otherwise`,
+        );
+      }
+      await this.#extend(sandbox, opened, grant);
+      return { remainingMs: this.#remainingMs(sandbox.record.deadlineMs) };
+    });
+  }
+
+  /** Takes a further ticket into the record; arms the deadline anew if it moves out. It never moves in. */
+  async #extend(sandbox: Sandbox, { ticket, claims }: OpenedTicket, grant: Grant): Promise<Anchor> {
+    const { record } = sandbox;
+    if (record.anchor === null)
+      throw new XceError('bug', 'internal rule broken: a ready sandbox has an anchor');
+    const nowMs = this.#ports.clock.monotonicMs();
+    const others = record.grants.filter((old) => old.deadlineMs > nowMs && old.nonce !== grant.nonce);
+    const deadlineMs = Math.max(record.deadlineMs, grant.deadlineMs);
+    if (deadlineMs > record.deadlineMs) {
+      await this.#ports.backend.armDeadline(specOf(claims), this.#remainingMs(deadlineMs));
+    }
+    // The anchor may have ended while its deadline was armed; then there is nothing left to extend.
+    if (sandbox.record.state !== 'ready') throw this.#stateError(sandbox);
+    this.#save(sandbox, {
+      ...sandbox.record,
+      ticket,
+      claims,
+      grants: [...others.slice(1 - GRANTS_MAX), grant],
+      deadlineMs,
+    });
+    this.#nonces.close(claims.nonce);
+    return record.anchor;
+  }
+
+  /** Ends the sandbox with all its steps. A later prepare of the lease may make a new one. */
+  async stop(lease: LeaseNumber): Promise<ResponseOf<'stop'>> {
+    return this.#turns.alone(lease, async () => {
+      const sandbox = this.#sandboxes.get(lease);
+      if (sandbox === undefined) return { stopped: false };
+      const stopped = sandbox.record.state === 'ready';
+      await this.#remove(sandbox);
+      return { stopped };
+    });
+  }
+
+  /**
+   * Ends the lease on this node for good and proves that nothing of it is left. Answers with a certificate or
+   * throws 'node-dirty' with what was found; may be asked again.
+   */
+  async drain(request: RequestOf<'drain'>): Promise<ResponseOf<'drain'>> {
+    const { instance } = this.#ports;
+    const { job } = request;
+    const identity = {
+      instance,
+      job,
+      attempt: request.attempt,
+      lease: request.lease,
+      uid: request.uid,
+    } as Identity;
+    this.#requireSame(identity);
+    this.#memory.bury({ uid: identity.uid, epoch: request.epoch, lease: identity.lease });
+    return withinMs(
+      this.#ports.drainTimeoutMs,
+      this.#turns.alone(identity.lease, () => this.#drainInTurn(identity, request.nonce)),
+      () => new XceError('timeout', `lease ${identity.lease} could not be ended and searched for in time`),
+    );
+  }
+
+  async #drainInTurn(identity: Identity, nonce: string): Promise<ResponseOf<'drain'>> {
+    this.#requireSame(identity);
+    const { lease, uid } = identity;
+    const findings = await this.#endAndLook(identity);
+    if (findings.length > 0) {
+      const sandbox = this.#sandboxes.get(lease);
+      if (sandbox !== undefined) this.#save(sandbox, { ...sandbox.record, state: 'dirty' });
+      throw dirtyError(lease, findings);
+    }
+    this.#forget(lease);
+    const { cluster, instance, node, bootId, clock } = this.#ports;
+    const wallMs = clock.wallMs();
+    return {
+      certificate: this.#ports.signCertificate({
+        cluster,
+        instance,
+        lease,
+        uid,
+        node,
+        bootId,
+        nonce,
+        wallMs,
+      }),
+    };
+  }
+
+  #requireSame(identity: Identity): void {
+    const claims = this.#sandboxes.get(identity.lease)?.record.claims;
+    if (claims === undefined) return;
+    if (claims.uid !== identity.uid || claims.job !== identity.job || claims.attempt !== identity.attempt) {
+      throw new XceError('lease-conflict', `lease ${identity.lease} is of another uid, job or attempt here`);
+    }
+  }
+
+  async #endAndLook(identity: Identity): Promise<readonly Finding[]> {
+    const findings: Finding[] = [];
+    const sandbox = this.#sandboxes.get(identity.lease);
+    try {
+      if (sandbox === undefined) await this.#ports.backend.destroy(identity);
+      else await this.#end(sandbox);
+    } catch (error) {
+      findings.push(asFinding('it could not be ended', error));
+    }
+    try {
+      findings.push(...(await this.#ports.backend.scan(identity)));
+    } catch (error) {
+      findings.push(asFinding('the node could not be searched', error));
+    }
+    const rival = this.#rivalOf(identity.lease, identity.uid);
+    if (rival !== undefined) {
+      findings.push({ kind: 'unit', detail: `uid ${identity.uid} belongs to lease ${rival} on this node` });
+    }
+    return findings;
+  }
+
+  /** What is on this node, for people and for the tests of other parts. */
+  status(): ResponseOf<'status'> {
+    const nowMs = this.#ports.clock.monotonicMs();
+    const { node, bootId } = this.#ports;
+    const sandboxes = [...this.#sandboxes.values()].map(({ record, steps }) => ({
+      lease: record.claims.lease,
+      job: record.claims.job,
+      attempt: record.claims.attempt,
+      uid: record.claims.uid,
+      unit: record.anchor?.unit ?? '',
+      state: record.state,
+      remainingMs:
+        record.state === 'ready' && record.bootId === bootId ? Math.max(0, record.deadlineMs - nowMs) : 0,
+      steps: [...steps.values()].map(({ step, kind, running }) => ({
+        step,
+        kind,
+        unit: running?.unit ?? '',
+      })),
+    }));
+    return { node, bootId, sandboxes };
+  }
+
+  /** Starts one step of a prepared sandbox for the holder of a ticket that prepare or renew accepted. */
+  async startStep(
+    ticket: string,
+    kind: 'task' | 'head',
+    step: StepSpec,
+    signal: AbortSignal,
+  ): Promise<RunningStep> {
+    const { claims } = this.#open(ticket);
+    const start = this.#turns.shared(claims.lease, () => {
+      const known = this.#sandboxes.get(claims.lease);
+      // Where there is no sandbox it is the sandbox that is missing, not a nonce.
+      const issuedMs =
+        known === undefined
+          ? this.#ports.clock.monotonicMs()
+          : this.#acceptedGrant(known, claims.nonce)?.issuedMs;
+      this.#check(claims, issuedMs);
+      const sandbox = this.#requireReady(claims.lease);
+      if (termsOf(sandbox.record.claims) !== termsOf(claims)) {
+        throw new XceError('lease-conflict', `the sandbox of lease ${claims.lease} is made otherwise`);
+      }
+      return this.#start(sandbox, kind, step);
+    });
+    return this.#stopIfGone(await start, signal);
+  }
+
+  /** Starts a launcher daemon for the worker of another node of the same lease. */
+  async startDaemon(
+    caller: NodeName,
+    request: Pick<RequestOf<'spawn'>, 'lease' | 'epoch' | 'uid'>,
+    step: StepSpec,
+    signal: AbortSignal,
+  ): Promise<RunningStep> {
+    const lease = request.lease as LeaseNumber;
+    const start = this.#turns.shared(lease, () => {
+      const sandbox = this.#requireReady(lease);
+      const { claims } = sandbox.record;
+      if (!claims.nodes.includes(caller) || claims.uid !== request.uid) {
+        throw new XceError('peer-role', `${caller} is not a node of lease ${lease} with uid ${request.uid}`);
+      }
+      if (claims.epoch !== request.epoch) {
+        throw new XceError(
+          'ticket-epoch',
+          `lease ${lease} is here of epoch ${claims.epoch}, not ${request.epoch}`,
+        );
+      }
+      this.#requireNotDrained(claims);
+      return this.#start(sandbox, 'daemon', step);
+    });
+    try {
+      const late = () =>
+        new XceError('timeout', `the daemon did not start within ${this.#ports.startTimeoutMs} ms`);
+      return this.#stopIfGone(await withinMs(this.#ports.startTimeoutMs, start, late), signal);
+    } catch (error) {
+      // A start that comes after its deadline is undone; one that failed has nothing to undo.
+      start.then(
+        (running) => this.#stopStep(running),
+        () => undefined,
+      );
+      throw error;
+    }
+  }
+
+  /** The lease of a living sandbox, for its own processes. Throws as a start would. */
+  liveLease(lease: LeaseNumber, uid: Uid): LiveLease {
+    const { claims, deadlineMs } = this.#requireReady(lease).record;
+    if (claims.uid !== uid) throw new XceError('peer-unknown', `uid ${uid} is not the uid of lease ${lease}`);
+    this.#requireNotDrained(claims);
+    return { claims, remainingMs: this.#remainingMs(deadlineMs) };
+  }
+
+  /**
+   * Takes no more work and ends every step, because nobody could read its output or learn its end any more.
+   * Sandboxes stay for the next worker. Resolves when all steps have ended; the caller bounds the wait.
+   */
+  async shutdown(): Promise<void> {
+    this.#closing = true;
+    const sandboxes = [...this.#sandboxes.values()];
+    for (const sandbox of sandboxes) sandbox.watch?.abort();
+    // A start in flight holds its turn; after one turn alone there is none left.
+    await Promise.all(
+      sandboxes.map((sandbox) =>
+        this.#turns.alone(sandbox.record.claims.lease, async () => {
+          await Promise.all(
+            [...sandbox.steps.values()].map(async ({ running }) => {
+              if (running === undefined) return;
+              await this.#stopStep(running);
+              await running.ended;
+            }),
+          );
+          await this.#closeSocket(sandbox);
+        }),
+      ),
+    );
+  }
+
+  #requireOpen(): void {
+    if (this.#closing) throw new XceError('worker-busy', 'the worker is about to end');
+  }
+
+  #remainingMs(deadlineMs: number): number {
+    return Math.max(0, deadlineMs - this.#ports.clock.monotonicMs());
+  }
+
+  #rivalOf(lease: LeaseNumber, uid: Uid): LeaseNumber | undefined {
+    for (const { record } of this.#sandboxes.values()) {
+      if (record.claims.uid === uid && record.claims.lease !== lease) return record.claims.lease;
+    }
+    return undefined;
+  }
+
+  #open(ticket: string): OpenedTicket {
+    return { ticket, claims: unwrap(this.#ports.openTicket(ticket)) };
+  }
+
+  /** Throws unless the ticket holds here and now; `issuedMs` is when its nonce was given out, if it was. */
+  #check(claims: TicketClaims, issuedMs: number | undefined): void {
+    const { cluster, instance, node, clock } = this.#ports;
+    const seen = this.#memory.seen(claims.uid);
+    const nowMonotonicMs = clock.monotonicMs();
+    unwrap(checkTicket(claims, { cluster, instance, node, seen, nonceIssuedMs: issuedMs, nowMonotonicMs }));
+  }
+
+  /** Checks a ticket for prepare or renew and remembers it durably; nothing is awaited between the two. */
+  #accept(sandbox: Sandbox | undefined, claims: TicketClaims): Grant {
+    const { nonce } = claims;
+    const issuedMs = this.#acceptedGrant(sandbox, nonce)?.issuedMs ?? this.#nonces.issuedMs(nonce);
+    this.#check(claims, issuedMs);
+    if (issuedMs === undefined)
+      throw new XceError('bug', 'internal rule broken: a ticket without nonce passed');
+    this.#memory.remember(claims);
+    return { nonce, issuedMs, deadlineMs: issuedMs + claims.ttlMs };
+  }
+
+  #acceptedGrant(sandbox: Sandbox | undefined, nonce: string): Grant | undefined {
+    if (sandbox?.record.bootId !== this.#ports.bootId) return undefined;
+    return sandbox.record.grants.find((grant) => grant.nonce === nonce);
+  }
+
+  #requireNotDrained({ uid, lease }: TicketClaims): void {
+    if (this.#memory.seen(uid)?.drained === lease) {
+      throw new XceError('ticket-tombstone', `lease ${lease} has been drained on this node`);
+    }
+  }
+
+  #requireReady(lease: LeaseNumber): Sandbox {
+    this.#requireOpen();
+    const sandbox = this.#sandboxes.get(lease);
+    if (sandbox === undefined)
+      throw new XceError('sandbox-missing', `this node has no sandbox of lease ${lease}`);
+    if (sandbox.record.state !== 'ready') throw this.#stateError(sandbox);
+    if (sandbox.record.deadlineMs <= this.#ports.clock.monotonicMs()) {
+      throw new XceError('ticket-expired', `every ticket of lease ${lease} on this node has expired`);
+    }
+    return sandbox;
+  }
+
+  #stateError(sandbox: Sandbox): XceError {
+    const { state, claims } = sandbox.record;
+    const code = state === 'dirty' ? 'node-dirty' : 'sandbox-lost';
+    return new XceError(code, `the sandbox of lease ${claims.lease} is ${state}`);
+  }
+
+  async #start(sandbox: Sandbox, kind: StepKind, spec: StepSpec): Promise<RunningStep> {
+    const { claims, anchor } = sandbox.record;
+    if (anchor === null) throw new XceError('bug', 'internal rule broken: a ready sandbox has an anchor');
+    if (sandbox.steps.has(spec.step)) {
+      throw new XceError('sandbox-exists', `lease ${claims.lease} has a step ${spec.step} here`);
+    }
+    if (sandbox.steps.size >= LIMITS.stepsPerSandboxMax) {
+      throw new XceError('worker-busy', `lease ${claims.lease} has ${LIMITS.stepsPerSandboxMax} steps here`);
+    }
+    const step: Step = { step: spec.step, kind, running: undefined };
+    sandbox.steps.set(step.step, step);
+    try {
+      this.#ports.busy.write(String(claims.lease), Buffer.from('steps\n'));
+      const running = await this.#ports.backend.startStep(specOf(claims), anchor.invocationId, spec);
+      step.running = running;
+      running.ended.then(() => this.#noteStepEnd(sandbox, step));
+      return running;
+    } catch (error) {
+      this.#noteStepEnd(sandbox, step);
+      throw error;
+    }
+  }
+
+  #noteStepEnd(sandbox: Sandbox, step: Step): void {
+    sandbox.steps.delete(step.step);
+    if (sandbox.steps.size > 0) return;
+    try {
+      this.#ports.busy.remove(String(sandbox.record.claims.lease));
+    } catch (error) {
+      // The mark that stays makes the next worker end the sandbox rather than adopt it.
+      this.#ports.report({ level: 'fault', message: messageOf(error) });
+    }
+  }
+
+  /** A step whose caller went away, or whose sandbox ended, while it was started. */
+  async #stopIfGone(running: RunningStep, signal: AbortSignal): Promise<RunningStep> {
+    if (!signal.aborted) return running;
+    await this.#stopStep(running);
+    throw new XceError('cancelled', 'the peer went away while its step started', { cause: signal.reason });
+  }
+
+  async #stopStep(running: RunningStep): Promise<void> {
+    try {
+      await running.stop();
+    } catch (error) {
+      this.#ports.report({
+        level: 'fault',
+        message: `${running.unit} could not be stopped: ${messageOf(error)}`,
+      });
+    }
+  }
+
+  async #isAlive(sandbox: Sandbox): Promise<boolean> {
+    const { anchor, claims, bootId } = sandbox.record;
+    if (anchor === null || bootId !== this.#ports.bootId) return false;
+    return this.#ports.backend.isAlive(specOf(claims), anchor.invocationId);
+  }
+
+  #watch(sandbox: Sandbox, failures: number): void {
+    const { claims, anchor } = sandbox.record;
+    if (anchor === null) throw new XceError('bug', 'internal rule broken: a ready sandbox has an anchor');
+    const watch = new AbortController();
+    sandbox.watch = watch;
+    this.#ports.backend.watchEnd(specOf(claims), anchor.invocationId, watch.signal).then(
+      () => {
+        if (!watch.signal.aborted) this.#noteLost(sandbox, 'its anchor ended');
+      },
+      (error: unknown) => {
+        if (!watch.signal.aborted) this.#lookAgain(sandbox, failures + 1, error);
+      },
+    );
+  }
+
+  /** The watch failed, not the anchor: ask for the anchor, and watch on if it lives. */
+  #lookAgain(sandbox: Sandbox, failures: number, cause: unknown): void {
+    this.#ports.report({
+      level: 'fault',
+      message: `lease ${sandbox.record.claims.lease} could not be watched: ${messageOf(cause)}`,
+    });
+    this.#isAlive(sandbox).then(
+      (alive) => {
+        if (sandbox.record.state !== 'ready' || sandbox.watch?.signal.aborted !== false) return;
+        if (alive && failures < WATCH_FAILURES_MAX) this.#watch(sandbox, failures);
+        else this.#noteLost(sandbox, alive ? 'it cannot be watched' : 'its anchor ended');
+      },
+      (error: unknown) => this.#noteLost(sandbox, `its anchor cannot be asked for: ${messageOf(error)}`),
+    );
+  }
+
+  #noteLost(sandbox: Sandbox, why: string): void {
+    const { lease } = sandbox.record.claims;
+    if (sandbox.record.state !== 'ready' || this.#sandboxes.get(lease) !== sandbox) return;
+    this.#saveOrReport(sandbox, 'lost');
+    this.#ports.report({ level: 'notice', message: `lease ${lease} is lost: ${why}` });
+    this.#turns
+      .alone(lease, async () => {
+        // A stop, drain or prepare that had its turn before this one has ended the sandbox already.
+        if (this.#sandboxes.get(lease) !== sandbox || sandbox.record.state !== 'lost') return;
+        await this.#end(sandbox);
+        this.#saveOrReport(sandbox, 'lost');
+      })
+      .catch((error: unknown) => {
+        this.#ports.report({ level: 'fault', message: `lease ${lease}: ${messageOf(error)}` });
+      });
+  }
+
+  async #remove(sandbox: Sandbox): Promise<void> {
+    await this.#end(sandbox);
+    this.#forget(sandbox.record.claims.lease);
+  }
+
+  /** Ends all steps and the anchor. Throws 'node-dirty' and leaves the state `dirty` when that fails. */
+  async #end(sandbox: Sandbox): Promise<void> {
+    const { claims } = sandbox.record;
+    sandbox.watch?.abort();
+    sandbox.watch = undefined;
+    this.#saveOrReport(sandbox, 'stopping');
+    try {
+      await this.#closeSocket(sandbox);
+      await this.#ports.backend.destroy(identityOf(claims));
+      if (sandbox.steps.size === 0) this.#ports.busy.remove(String(claims.lease));
+    } catch (error) {
+      this.#saveOrReport(sandbox, 'dirty');
+      throw new XceError('node-dirty', `lease ${claims.lease} could not be ended: ${messageOf(error)}`, {
+        cause: error,
+      });
+    }
+  }
+
+  async #closeSocket(sandbox: Sandbox): Promise<void> {
+    const socket = sandbox.agentSocket;
+    sandbox.agentSocket = undefined;
+    await socket?.close();
+  }
+
+  #forget(lease: LeaseNumber): void {
+    this.#ports.records.remove(String(lease));
+    this.#unreadable.delete(String(lease));
+    this.#sandboxes.delete(lease);
+  }
+
+  /** The record is on disk when this returns. */
+  #save(sandbox: Sandbox, record: SandboxRecord): void {
+    this.#ports.records.write(String(record.claims.lease), encodeRecord(record));
+    sandbox.record = record;
+  }
+
+  /** For ends: a full disk must not keep anything running. The next worker then finds an older state, looks
+   * for the anchor and ends what is left. */
+  #saveOrReport(sandbox: Sandbox, state: SandboxState): void {
+    const record = { ...sandbox.record, state };
+    sandbox.record = record;
+    try {
+      this.#save(sandbox, record);
+    } catch (error) {
+      this.#ports.report({ level: 'fault', message: messageOf(error) });
+    }
+  }
+}
