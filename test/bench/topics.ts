@@ -1,0 +1,12 @@
+/** What `npm run bench` can measure. A topic is one function that returns its rows. */
+import type { Row } from './rows.ts';
+import { benchStartup } from './startup.ts';
+
+export type Topic = {
+  readonly about: string;
+  readonly run: (report: (line: string) => void) => Promise<readonly Row[]>;
+};
+
+export const TOPICS: Readonly<Record<string, Topic>> = {
+  startup: { about: 'what a command costs before it does anything, beside node -e 0', run: benchStartup },
+};
