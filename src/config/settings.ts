@@ -51,9 +51,11 @@ export type Settings = {
     readonly node: NodeName;
     /** Address and port of the TLS listener. */
     readonly listen: { readonly address: string; readonly port: number };
+    /** Of this instance alone: `<[worker] state_directory>/<instance>`. */
     readonly stateDirectory: string;
+    /** Of this instance alone, gone after a reboot: `<[worker] run_directory>/<instance>`. */
     readonly runDirectory: string;
-    /** Local groups of every step; none by default. */
+    /** Within which a drain has to end or to say what is left; longer than sandbox.stopTimeoutMs. */
     readonly drainTimeoutMs: number;
   };
   readonly sandbox: {
@@ -61,6 +63,7 @@ export type Settings = {
     readonly tmpBytes: number;
     readonly tmpInodes: number;
     readonly shmBytes: number;
+    /** Value of LimitMEMLOCK=: `infinity`, or bytes in digits. */
     readonly memlock: string;
     readonly stopTimeoutMs: number;
     /** Device paths a step may open beside the pseudo devices. */

@@ -229,15 +229,20 @@ const joinAt = (boxes: readonly Box[], place: number): readonly Box[] => {
   }
   return [...groups.values()].map(({ box, texts }) => ({
     literals: box.literals,
-    numbers: box.numbers.map((own, index) => (index === place ? texts.toSorted(compareNumbers) : own)),
+    numbers: box.numbers.map((own, index) => (index === place ? sortNumbers(texts) : own)),
   }));
 };
 
-const compareNumbers = (left: string, right: string): number => {
-  const difference = BigInt(left) - BigInt(right);
-  if (difference !== 0n) return difference < 0n ? -1 : 1;
-  return left.length - right.length;
-};
+/** By value, then by width; without leading zeros the longer of two numbers is the greater. */
+const sortNumbers = (texts: readonly string[]): readonly string[] =>
+  texts
+    .map((text) => ({ text, digits: text.replace(/^0+(?=.)/, '') }))
+    .sort((left, right) => {
+      if (left.digits.length !== right.digits.length) return left.digits.length - right.digits.length;
+      if (left.digits !== right.digits) return left.digits < right.digits ? -1 : 1;
+      return left.text.length - right.text.length;
+    })
+    .map(({ text }) => text);
 
 /** Writes numbers as ranges; padded ones first, because a padded range may run on into longer numbers. */
 const writeNumbers = (texts: readonly string[]): string => {
@@ -263,10 +268,7 @@ const writeBox = ({ literals, numbers }: Box): string =>
     .map((literal, index) => literal + (index < numbers.length ? writeNumbers(numbers[index] ?? []) : ''))
     .join('');
 
-const foldBy = (
-  names: readonly NodeName[],
-  order: (places: readonly number[]) => readonly number[],
-): string => {
+const groupByShape = (names: readonly NodeName[]): readonly (readonly Box[])[] => {
   const shapes = new Map<string, Box[]>();
   for (const box of names.map(takeApart)) {
     const shape = box.literals.join('/');
@@ -274,13 +276,17 @@ const foldBy = (
     if (boxes === undefined) shapes.set(shape, [box]);
     else boxes.push(box);
   }
-  return [...shapes.values()]
-    .flatMap((boxes) => {
-      const places = Array.from(boxes[0]?.numbers ?? [], (_, place) => place);
-      return order(places).reduce<readonly Box[]>(joinAt, boxes);
-    })
-    .map(writeBox)
-    .join(',');
+  return [...shapes.values()];
+};
+
+const foldShape = (boxes: readonly Box[]): string => {
+  const places = Array.from(boxes[0]?.numbers ?? [], (_, place) => place);
+  const fold = (order: readonly number[]): string =>
+    order.reduce<readonly Box[]>(joinAt, boxes).map(writeBox).join(',');
+  const firstFirst = fold(places);
+  if (places.length < 2) return firstFirst;
+  const lastFirst = fold(places.toReversed());
+  return firstFirst.length < lastFirst.length ? firstFirst : lastFirst;
 };
 
 /**
@@ -288,8 +294,4 @@ const foldBy = (
  * in the order of their first name. Not the shortest list there is: places are joined last to first and first
  * to last, and the shorter result is taken. The names must be distinct.
  */
-export const foldNodes = (names: readonly NodeName[]): string => {
-  const lastFirst = foldBy(names, (places) => places.toReversed());
-  const firstFirst = foldBy(names, (places) => places);
-  return firstFirst.length < lastFirst.length ? firstFirst : lastFirst;
-};
+export const foldNodes = (names: readonly NodeName[]): string => groupByShape(names).map(foldShape).join(',');

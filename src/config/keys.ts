@@ -1,0 +1,135 @@
+/**
+ * Every key of the configuration file: its type as the man page calls it, its default as one would write it,
+ * and its parser. Nothing else knows a key.
+ */
+import { LIMITS } from '../base/limits.ts';
+import {
+  type Parser,
+  parseCluster,
+  parseControlUid,
+  parseDaysBetween,
+  parseDevice,
+  parseDurationBetween,
+  parseGroup,
+  parseHosts,
+  parseIdRange,
+  parseInstance,
+  parseInterface,
+  parseList,
+  parseListen,
+  parseMemlock,
+  parseNode,
+  parseOneOf,
+  parsePath,
+  parseSizeBytes,
+  parseVariableName,
+  parseWhole,
+} from './values.ts';
+
+export type Key<T> = {
+  readonly type: string;
+  readonly parse: Parser<T>;
+  /** `text` is parsed like a value of the file; without a default the key must be there, `optional` may be absent. */
+  readonly fallback: { readonly text: string } | 'required' | 'optional';
+};
+
+type RequiredKey<T> = Key<T> & { readonly fallback: { readonly text: string } | 'required' };
+type OptionalKey<T> = Key<T> & { readonly fallback: 'optional' };
+
+const required = <T>(type: string, parse: Parser<T>): RequiredKey<T> => ({
+  type,
+  parse,
+  fallback: 'required',
+});
+const optional = <T>(type: string, parse: Parser<T>): OptionalKey<T> => ({
+  type,
+  parse,
+  fallback: 'optional',
+});
+const preset = <T>(type: string, text: string, parse: Parser<T>): RequiredKey<T> => ({
+  type,
+  parse,
+  fallback: { text },
+});
+
+const secondMs = 1000;
+const minuteMs = 60 * secondMs;
+const hourMs = 60 * minuteMs;
+
+/**
+ * Room for what the worker puts below it: a unix socket's path has at most 107 bytes, of which
+ * `/<instance>/box/<lease>/agent.sock` takes up to 49.
+ */
+const RUN_DIRECTORY_BYTES_MAX = 58;
+
+export const KEYS = {
+  cluster: {
+    name: required('name', parseCluster),
+    instance: preset('name', 'main', parseInstance),
+    pki: preset('path', '/etc/xce-sandbox/pki', parsePath()),
+  },
+  pool: {
+    range: required('range', parseIdRange),
+  },
+  directory: {
+    control_uid: required('uid', parseControlUid),
+    ranges: preset('list of ranges', '', parseList(parseIdRange)),
+    timeout: preset('duration', '5s', parseDurationBetween(100, minuteMs)),
+  },
+  lease: {
+    directory: required('path', parsePath()),
+    storage: preset('word', 'shared', parseOneOf('shared', 'local')),
+    lock_timeout: preset('duration', '10s', parseDurationBetween(secondMs, 10 * minuteMs)),
+    skew: preset('duration', '5s', parseDurationBetween(100, 10 * minuteMs)),
+    ttl: preset('duration', '1h', parseDurationBetween(LIMITS.ttlMsMin, LIMITS.ttlMsMax)),
+    remember: preset('days', '30d', parseDaysBetween(1, 3650)),
+  },
+  nodes: {
+    hosts: required('hostlist', parseHosts),
+    port: preset('port', '7713', parseWhole(1, 65_535)),
+    connect_timeout: preset('duration', '5s', parseDurationBetween(100, 5 * minuteMs)),
+    request_timeout: preset('duration', '1m', parseDurationBetween(secondMs, hourMs)),
+  },
+  worker: {
+    node: optional('node', parseNode),
+    listen: preset('address', '0.0.0.0', parseListen),
+    state_directory: preset('path', '/var/lib/xce-sandbox', parsePath()),
+    run_directory: preset('path', '/run/xce-sandbox', parsePath(RUN_DIRECTORY_BYTES_MAX)),
+    drain_timeout: preset('duration', '30s', parseDurationBetween(secondMs, hourMs)),
+  },
+  sandbox: {
+    tasks_max: preset('number', '4096', parseWhole(16, 4_194_304)),
+    tmp_size: preset('size', '1G', parseSizeBytes),
+    tmp_inodes: preset('number', '100000', parseWhole(64, 1_000_000_000)),
+    shm_size: preset('size', '1G', parseSizeBytes),
+    memlock: preset('size', '64M', parseMemlock),
+    stop_timeout: preset('duration', '10s', parseDurationBetween(secondMs, 10 * minuteMs)),
+    devices: preset('list of paths', '', parseList(parseDevice)),
+    groups: preset('list of names', '', parseList(parseGroup)),
+    pass_environment: preset('list of names', '', parseList(parseVariableName)),
+  },
+  mpi: {
+    interfaces: preset('list of names', '', parseList(parseInterface)),
+    agent_timeout: preset('duration', '30s', parseDurationBetween(secondMs, hourMs)),
+  },
+} as const;
+
+/** Keys of each `[storage NAME]`. */
+export const STORAGE_KEYS = {
+  path: required('path', parsePath()),
+  workspace: optional('path', parsePath()),
+} as const;
+
+type KeyTable = Readonly<Record<string, Key<unknown>>>;
+
+/** What a table of keys is decoded to. */
+export type ValuesOf<Table extends KeyTable> = {
+  readonly [K in keyof Table]: Table[K] extends RequiredKey<infer T>
+    ? T
+    : Table[K] extends OptionalKey<infer T>
+      ? T | undefined
+      : never;
+};
+
+/** A name that cannot be mistaken for a section of ini, and that fits into a ticket. */
+export const STORAGE_NAME = /^[a-z][a-z0-9_-]{0,31}$/;

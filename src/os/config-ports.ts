@@ -1,0 +1,13 @@
+import { hostname } from 'node:os';
+import { readDeclaredRanges } from './declared-ranges.ts';
+import { readTrustedFile } from './trusted-file.ts';
+
+/**
+ * What loadConfig needs of this host. Callers other than root see no declared ranges: some of the files are
+ * secret, and only root (a controller that allocates, a worker that prepares) can hand out a uid.
+ */
+export const systemConfigPorts = {
+  readTrusted: readTrustedFile,
+  hostName: hostname,
+  declaredRanges: () => (process.geteuid?.() === 0 ? readDeclaredRanges() : []),
+};
