@@ -6,10 +6,7 @@
 import { closeSync, constants, openSync, readFileSync } from 'node:fs';
 import { errnoOf, XceError } from '../base/errors.ts';
 import { readBounded } from './files.ts';
-import { errnoName, readFsid } from './libc.ts';
-
-/** open(2) O_PATH: Node 20 has no name for it. The same number on every Linux architecture Node runs on. */
-export const O_PATH = 0o10000000;
+import { errnoName, O_PATH, readFsid } from './libc.ts';
 
 const TABLE_BYTES_MAX = 32 << 20;
 /** A table that changes while it is read can miss an entry; a descriptor that is really mounted shows up soon. */

@@ -1,0 +1,137 @@
+/**
+ * Opens the directory that a walk starts from, one component at a time, following no link, and proves that it
+ * is what the lease speaks of: below its storage (by comparing inodes, so `/shared2` is not below `/shared`),
+ * not replaceable by the job, and on the mount that the nodes saw.
+ */
+import { type ErrorCode, XceError } from '../base/errors.ts';
+import { escapeText } from '../base/escape.ts';
+import { errnoName } from '../os/libc.ts';
+import { describeMount, type MountFacts, sameMount } from '../os/mounts.ts';
+import { type InodeFacts, makeName } from '../os/pinned.ts';
+import type { NormalisePorts } from './ports.ts';
+import type { RootRefusal } from './report.ts';
+import { isInRange, type Terms } from './verdict.ts';
+
+export type RootSpec = {
+  /** Absolute path in normal form. */
+  readonly path: string;
+  /** `path` of the [storage] section it belongs to. */
+  readonly storagePath: string;
+  /** Mount of the root as prepare recorded it. */
+  readonly mount: Pick<MountFacts, 'source' | 'type' | 'fsid'>;
+};
+
+export type Refusal = { readonly code: ErrorCode; readonly reason: RootRefusal; readonly message: string };
+
+export type OpenedRoot = {
+  /** O_PATH descriptor, for the caller to close. */
+  readonly pin: number;
+  readonly facts: InodeFacts;
+  readonly mount: MountFacts;
+};
+
+export const refuse = (reason: RootRefusal, message: string): Refusal => ({
+  code: reason === 'mount-changed' ? 'mount-changed' : 'normalise-refused',
+  reason,
+  message,
+});
+
+const PATH_BYTES_MAX = 4095;
+
+/** The components of an absolute path in normal form other than `/`, or undefined. */
+export const splitRoot = (path: string): readonly Buffer[] | undefined => {
+  if (!path.startsWith('/') || path.includes('\0') || Buffer.byteLength(path) > PATH_BYTES_MAX)
+    return undefined;
+  const parts = path.slice(1).split('/');
+  if (parts.some((part) => part === '' || part === '.' || part === '..')) return undefined;
+  return parts.map((part) => Buffer.from(part, 'utf8'));
+};
+
+/** Whether two facts are of one inode, seen through one mount. */
+export const isSameInode = (
+  a: Pick<InodeFacts, 'inode' | 'device' | 'mountId'>,
+  b: Pick<InodeFacts, 'inode' | 'device' | 'mountId'>,
+): boolean => a.inode === b.inode && a.device === b.device && a.mountId === b.mountId;
+
+type Pinned = { readonly pin: number; readonly facts: InodeFacts };
+
+/**
+ * Opens each component in turn; `visit` sees each directory on the way, `/` first, the last one included, and
+ * may refuse. The result is the caller's to close.
+ */
+const openPath = (
+  ports: NormalisePorts,
+  path: string,
+  visit: (facts: InodeFacts, depth: number) => Refusal | undefined,
+): Pinned | Refusal => {
+  const { pins } = ports;
+  const parts = splitRoot(path);
+  if (parts === undefined) {
+    return refuse('path', `"${escapeText(path)}" is not an absolute path in normal form below /`);
+  }
+  let pin = ports.pinSlash();
+  for (let depth = 0; ; depth += 1) {
+    const at = `/${escapeText(path.slice(1).split('/').slice(0, depth).join('/'))}`;
+    const facts = pins.readFacts(pin, true);
+    let refusal: Refusal | undefined;
+    if (typeof facts === 'number') refusal = refuse('unreadable', `${at}: ${errnoName(-facts)}`);
+    else if (facts.kind === 'symlink') refusal = refuse('link', `${at} is a symbolic link`);
+    else if (facts.kind !== 'directory') refusal = refuse('not-a-directory', `${at} is not a directory`);
+    else refusal = visit(facts, depth);
+    const part = parts[depth];
+    if (refusal === undefined && typeof facts !== 'number' && part === undefined) return { pin, facts };
+    const next = refusal === undefined && part !== undefined ? pins.pin(pin, makeName(part)) : -1;
+    pins.close(pin);
+    if (refusal !== undefined) return refusal;
+    if (next < 0) {
+      const name = errnoName(-next);
+      const inside = `${at === '/' ? '' : at}/${escapeText(part?.toString('utf8') ?? '')}`;
+      return refuse(name === 'ENOENT' ? 'missing' : 'unreadable', `${inside}: ${name}`);
+    }
+    pin = next;
+  }
+};
+
+/** Opens a root or says why it may not be walked. Nothing stays open after a refusal. */
+export const openRoot = (ports: NormalisePorts, root: RootSpec, terms: Terms): OpenedRoot | Refusal => {
+  const storage = openPath(ports, root.storagePath, () => undefined);
+  if (!('pin' in storage)) return storage;
+  ports.pins.close(storage.pin);
+
+  const depthOfRoot = root.path.split('/').length - 1;
+  let isBelow = false;
+  const opened = openPath(ports, root.path, (facts, depth) => {
+    isBelow ||= isSameInode(facts, storage.facts);
+    const isPool = facts.uid === terms.uid || isInRange(facts.uid, terms.pool);
+    if (depth === depthOfRoot || !isPool) return undefined;
+    return refuse('parent-owned', `a directory above ${escapeText(root.path)} belongs to uid ${facts.uid}`);
+  });
+  if (!('pin' in opened)) return opened;
+
+  const check = (): Refusal | MountFacts => {
+    if (!isBelow) {
+      const [path, storagePath] = [escapeText(root.path), escapeText(root.storagePath)];
+      return refuse('outside-storage', `${path} is not below its storage ${storagePath}`);
+    }
+    let mount: MountFacts;
+    try {
+      mount = ports.mountOf(opened.pin);
+    } catch (error) {
+      if (!(error instanceof XceError)) throw error;
+      return refuse('unreadable', error.message);
+    }
+    if (!sameMount(mount, root.mount)) {
+      const was = escapeText(describeMount(root.mount));
+      const is = escapeText(describeMount(mount));
+      return refuse('mount-changed', `${escapeText(root.path)} is on ${is}; the lease was bound to ${was}`);
+    }
+    return mount;
+  };
+  let checked: Refusal | MountFacts | undefined;
+  try {
+    checked = check();
+  } finally {
+    if (checked === undefined || 'reason' in checked) ports.pins.close(opened.pin);
+  }
+  return 'reason' in checked ? checked : { ...opened, mount: checked };
+};
