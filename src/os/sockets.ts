@@ -2,7 +2,7 @@
  * Listening and connecting: Unix sockets, TCP under TLS 1.3, sockets passed by systemd. Nothing here knows the
  * protocol; errors carry codes and the errno.
  */
-import { X509Certificate } from 'node:crypto';
+import { constants, X509Certificate } from 'node:crypto';
 import { chmodSync, chownSync, lstatSync, type Stats, unlinkSync } from 'node:fs';
 import { createServer, connect as netConnect, type Server, type Socket } from 'node:net';
 import { dirname } from 'node:path';
@@ -217,6 +217,8 @@ export const listenTls = async (
       ca: material.authorityPem,
       cert: material.certificatePem,
       key: material.keyPem,
+      // A resumed session would skip the certificate: one that has run out or is revoked by now would still count.
+      secureOptions: constants.SSL_OP_NO_TICKET,
       requestCert: true,
       rejectUnauthorized: false,
       ALPNProtocols: [ALPN],

@@ -106,7 +106,7 @@ const writeFiles = (directory: string, files: readonly NewFile[]): void => {
 
 /**
  * Makes the authority of a cluster in a directory of the host that will keep it: ca.key, ca.crt, ticket.key,
- * ticket.pub. Throws 'pki-exists' when one of them is there.
+ * ticket.pub. Throws 'pki-exists' when any file of a PKI directory is there.
  */
 export const createAuthority = async (
   directory: string,
@@ -119,15 +119,14 @@ export const createAuthority = async (
       `'${options.cluster}' cannot be the name of a cluster in certificates`,
     );
   }
-  const paths = [
-    PKI_FILES.authorityKey,
-    PKI_FILES.ticketPrivateKey,
-    PKI_FILES.ticketPublicKey,
-    PKI_FILES.authority,
-  ].map((name) => join(directory, name));
-  const present = paths.find((path) => existsSync(path));
-  if (present !== undefined) {
-    throw new XceError('pki-exists', `${present} exists`, { at: present, unchanged: 'no file was written' });
+  const at = (name: string): string => join(directory, name);
+  for (const name of Object.values(PKI_FILES)) {
+    if (existsSync(at(name))) {
+      throw new XceError('pki-exists', `${at(name)} exists`, {
+        at: at(name),
+        unchanged: 'no file was written',
+      });
+    }
   }
 
   const x509 = await loadX509();
@@ -147,19 +146,23 @@ export const createAuthority = async (
     ],
   });
   const ticket = generateKeyPairSync('ed25519');
-  const [authorityKey = '', ticketKey = '', ticketPublic = '', authority = ''] = paths;
-  writeFiles(directory, [
+  const files: NewFile[] = [
     {
-      path: authorityKey,
+      path: at(PKI_FILES.authorityKey),
       bytes: exportPrivatePem(await privateKeyObject(keys.privateKey)),
       mode: SECRET_MODE,
     },
-    { path: ticketKey, bytes: exportPrivatePem(ticket.privateKey), mode: SECRET_MODE },
-    { path: ticketPublic, bytes: exportPublicPem(ticket.publicKey), mode: PUBLIC_MODE },
+    {
+      path: at(PKI_FILES.ticketPrivateKey),
+      bytes: exportPrivatePem(ticket.privateKey),
+      mode: SECRET_MODE,
+    },
+    { path: at(PKI_FILES.ticketPublicKey), bytes: exportPublicPem(ticket.publicKey), mode: PUBLIC_MODE },
     // Last: a directory without it was not finished.
-    { path: authority, bytes: pemOf(certificate), mode: PUBLIC_MODE },
-  ]);
-  return { files: paths, validity };
+    { path: at(PKI_FILES.authority), bytes: pemOf(certificate), mode: PUBLIC_MODE },
+  ];
+  writeFiles(directory, files);
+  return { files: files.map(({ path }) => path), validity };
 };
 
 /** The authority of a directory, checked to be one pair. */

@@ -109,5 +109,6 @@ export const loadTicketPublicKey = (directory: string): KeyObject => {
 /** Ed25519 private key that signs tickets (ticket.key, PKCS8 PEM); only controllers have it. */
 export const loadTicketPrivateKey = (directory: string): KeyObject => {
   const path = join(directory, PKI_FILES.ticketPrivateKey);
-  return parseKey(path, () => createPrivateKey(readSecret(path)), 'ed25519');
+  const pem = readSecret(path);
+  return parseKey(path, () => createPrivateKey(pem), 'ed25519');
 };

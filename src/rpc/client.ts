@@ -1,6 +1,7 @@
 /**
  * The client of the worker protocol. One connection each; reconnecting and repeating are the caller's affair.
  */
+import { setMaxListeners } from 'node:events';
 import { XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
 import {
@@ -102,6 +103,8 @@ const openSession = async (
   options: ConnectOptions,
 ): Promise<RpcSession> => {
   const closed = new AbortController();
+  // One listener per open request; Node would warn from the eleventh on.
+  setMaxListeners(0, closed.signal);
   const lose = (message: string, cause?: unknown): void => {
     if (closed.signal.aborted) return;
     const reason = cause instanceof Error && 'code' in cause ? String(cause.code) : '';
@@ -136,8 +139,9 @@ const openSession = async (
   });
   http.on('error', (error) => lose(error.message, error));
   http.on('close', () => lose('it was closed'));
-  const keepalive = createKeepalive(http, RPC_TIMES, () => {
-    lose(`no answer to a ping for ${RPC_TIMES.pingTimeoutMs} ms`);
+  const times = { ...RPC_TIMES, ...options.times };
+  const keepalive = createKeepalive(http, times, () => {
+    lose(`no answer to a ping for ${times.pingTimeoutMs} ms`);
     http.destroy();
   });
 

@@ -26,14 +26,13 @@ import { createKeepalive } from './keepalive.ts';
 import { PROTOCOL, type StreamVerb, type UnaryVerb, type Verb } from './message.ts';
 import { refuseConnection } from './refusal.ts';
 import { openStream, respond, respondError } from './server-stream.ts';
-import { RPC_TIMES } from './times.ts';
+import { RPC_TIMES, type RpcTimes } from './times.ts';
 import {
   callerOf,
   describePeer,
   type Listening,
   type Peer,
   type RpcServer,
-  type RpcTimes,
   type ServerOptions,
   type ServerReport,
   type StreamEntry,

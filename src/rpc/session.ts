@@ -4,6 +4,7 @@
 import type { NodeName } from '../base/ids.ts';
 import type { Identity } from '../pki/identity.ts';
 import type { RequestOf, ResponseOf, StreamCommand, StreamEvent, StreamVerb, UnaryVerb } from './message.ts';
+import type { RpcTimes } from './times.ts';
 
 /** What a server sends inside a stream. Bytes come as they arrived; their borders mean nothing. */
 export type ServerFrame =
@@ -53,7 +54,10 @@ export type RpcSession = {
   close(): void;
 };
 
-export type ConnectOptions = { readonly timeoutMs: number; readonly signal?: AbortSignal };
+export type ConnectOptions = CallOptions & {
+  /** Deviations from RPC_TIMES, for tests. */
+  readonly times?: Partial<Pick<RpcTimes, 'pingMs' | 'pingTimeoutMs'>>;
+};
 
 /**
  * connectTls and connectUnix of client.ts. Both throw 'worker-unreachable' (detail: errno, address), 'timeout',

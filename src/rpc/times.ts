@@ -1,4 +1,16 @@
-import type { RpcTimes } from './verbs.ts';
+/** Durations in milliseconds, as the page names them. */
+export type RpcTimes = {
+  /** From accept to a finished TLS handshake. */
+  readonly handshakeMs: number;
+  /** From the end of the handshake, or the last request, to the next request. */
+  readonly idleMs: number;
+  /** From the headers of a request to the last byte of its body, or of its head frame. */
+  readonly requestMs: number;
+  /** Between two pings while a request is open. */
+  readonly pingMs: number;
+  /** Without an answer to a ping, the connection is lost. */
+  readonly pingTimeoutMs: number;
+};
 
 /** The durations of the page. */
 export const RPC_TIMES: RpcTimes = {

@@ -8,6 +8,7 @@ import type { LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import type { Identity } from '../pki/identity.ts';
 import type { CertificateRole } from '../pki/names.ts';
 import type { RequestOf, ResponseOf, StreamCommand, StreamEvent, StreamVerb, UnaryVerb } from './message.ts';
+import type { RpcTimes } from './times.ts';
 
 /** Who is at the other end, as proven by a certificate of the cluster or by the kernel. */
 export type Peer =
@@ -128,18 +129,4 @@ export type ServerOptions = {
   readonly report: (report: ServerReport) => void;
   /** Deviations from RPC_TIMES, for tests. */
   readonly times?: Partial<RpcTimes>;
-};
-
-/** Durations in milliseconds, as the page names them. */
-export type RpcTimes = {
-  /** From accept to a finished TLS handshake. */
-  readonly handshakeMs: number;
-  /** From the end of the handshake, or the last request, to the next request. */
-  readonly idleMs: number;
-  /** From the headers of a request to the last byte of its body, or of its head frame. */
-  readonly requestMs: number;
-  /** Between two pings while a request is open. */
-  readonly pingMs: number;
-  /** Without an answer to a ping, the connection is lost. */
-  readonly pingTimeoutMs: number;
 };

@@ -1,0 +1,188 @@
+/**
+ * What the tests of the transport share: a cluster's certificates, a table that answers every verb, and a server
+ * on real sockets.
+ */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type ErrorCode, XceError } from '../../../src/base/errors.ts';
+import type { InstanceName, JobId, LeaseNumber, NodeName, Uid } from '../../../src/base/ids.ts';
+import { createAuthority, issue, type Validity, validForDays } from '../../../src/pki/authority.ts';
+import { type Identity, loadIdentity } from '../../../src/pki/identity.ts';
+import type { CertificateRole } from '../../../src/pki/names.ts';
+import type { RequestOf, ResponseOf, StepResult } from '../../../src/rpc/message.ts';
+import { createServer } from '../../../src/rpc/server.ts';
+import type { RpcTimes } from '../../../src/rpc/times.ts';
+import type { Caller, RpcServer, ServerReport, VerbTable } from '../../../src/rpc/verbs.ts';
+
+export const asNode = (name: string) => name as NodeName;
+export const LEASE = 7 as LeaseNumber;
+export const SANDBOX_UID = 70_007 as Uid;
+
+export const SUCCESS: StepResult = { result: 'success', code: 'exited', status: 0, stopped: false };
+
+/** A directory with an authority; identities are issued on demand and removed with it. */
+export type Site = {
+  readonly root: string;
+  identity(role: CertificateRole, node: string, validity?: Validity): Promise<Identity>;
+  remove(): void;
+};
+
+export const createSite = async (cluster = 'west'): Promise<Site> => {
+  const root = mkdtempSync(join(tmpdir(), 'rpc-'));
+  const authority = join(root, 'authority');
+  await createAuthority(authority, { cluster });
+  let issued = 0;
+  return {
+    root,
+    async identity(role, node, validity = validForDays(10)) {
+      issued += 1;
+      const out = join(root, `identity-${issued}`);
+      await issue(authority, { role, node: asNode(node), validity, out });
+      return loadIdentity(out);
+    },
+    remove: () => rmSync(root, { recursive: true }),
+  };
+};
+
+const ALL: readonly Caller[] = ['controller', 'operator', 'worker', 'local-root', 'sandbox'];
+
+/** Answers of every unary verb, and streams that echo their stdin to stdout. */
+export const ANSWERS = {
+  challenge: {
+    protocol: { major: 1, minor: 0 },
+    version: '0.1.0',
+    node: asNode('n1'),
+    instance: 'main' as InstanceName,
+    bootId: 'b0b0',
+    workerKey: 'ab'.repeat(32),
+    nonce: 'cd'.repeat(16),
+    wallMs: 1,
+  },
+  prepare: {
+    unit: 'xce-main-7.42.0.anchor.service',
+    invocationId: 'f'.repeat(32),
+    created: true,
+    workspace: '/scratch/xce/main/42.0',
+    mounts: [{ path: '/scratch', source: 'srv:/scratch', type: 'nfs4', fsid: '0011' }],
+  },
+  renew: { remainingMs: 60_000 },
+  stop: { stopped: true },
+  drain: { certificate: 'xcc1.a.b' },
+  status: {
+    node: asNode('n1'),
+    bootId: 'b0b0',
+    sandboxes: [
+      {
+        lease: 7,
+        job: '42' as JobId,
+        attempt: 0,
+        uid: 70_007,
+        unit: 'u',
+        state: 'ready',
+        remainingMs: 1,
+        steps: [{ step: 's1', kind: 'task', unit: 's' }],
+      },
+    ],
+  },
+} as const satisfies { readonly [V in keyof VerbTable & UnaryName]: ResponseOf<V> };
+type UnaryName = 'challenge' | 'prepare' | 'renew' | 'stop' | 'drain' | 'status';
+
+export const REQUESTS = {
+  challenge: { purpose: 'ticket' },
+  prepare: { ticket: 'xce1.a.b' },
+  renew: { ticket: 'xce1.a.b' },
+  stop: { lease: 7 },
+  drain: { epoch: 1, lease: 7, uid: 70_007, job: '42' as JobId, attempt: 0, nonce: '0f'.repeat(16) },
+  status: {},
+} as const satisfies { readonly [V in UnaryName]: RequestOf<V> };
+
+export const base64 = (text: string): string => Buffer.from(text).toString('base64');
+
+export const STEP: RequestOf<'step'> = {
+  ticket: 'xce1.a.b',
+  step: 's1',
+  kind: 'task',
+  argv: [base64('cat')],
+  environment: [base64('A=b')],
+  directory: null,
+  stdin: true,
+};
+export const DAEMON: RequestOf<'daemon'> = { node: 'n2', argv: [base64('prted')], environment: [] };
+export const SPAWN: RequestOf<'spawn'> = {
+  lease: 7,
+  epoch: 1,
+  uid: 70_007,
+  argv: [base64('prted')],
+  environment: [],
+};
+
+export const echoTable = (): VerbTable => {
+  const answer = <V extends UnaryName>(verb: V, callers: readonly Caller[]) => ({
+    callers,
+    answer: async () => ANSWERS[verb] as ResponseOf<V>,
+  });
+  return {
+    challenge: answer('challenge', ['controller', 'operator', 'worker', 'local-root']),
+    prepare: answer('prepare', ['controller']),
+    renew: answer('renew', ['controller']),
+    stop: answer('stop', ['controller', 'local-root']),
+    drain: answer('drain', ['controller']),
+    status: answer('status', ['controller', 'operator', 'local-root']),
+    step: {
+      callers: ALL,
+      serve: async (_peer, _head, stream) => {
+        await stream.sendEvent({ event: 'started', unit: 'step' });
+        await stream.pump('stdout', stream.stdin);
+        await stream.sendEvent({ event: 'ended', outcome: SUCCESS });
+      },
+    },
+    daemon: {
+      callers: ['sandbox'],
+      serve: async (peer, head, stream) => {
+        await stream.sendEvent({ event: 'started', unit: `${peer.kind} ${head.node}` });
+        await stream.sendEvent({ event: 'ended', outcome: SUCCESS });
+      },
+    },
+    spawn: {
+      callers: ['worker'],
+      serve: async (peer, head, stream) => {
+        await stream.sendEvent({ event: 'started', unit: `${peer.kind} ${head.lease}` });
+        await stream.sendEvent({ event: 'ended', outcome: SUCCESS });
+      },
+    },
+  };
+};
+
+export type TestServer = {
+  readonly server: RpcServer;
+  readonly reports: ServerReport[];
+  /** The reports of that kind so far. */
+  of<W extends ServerReport['what']>(what: W): Extract<ServerReport, { what: W }>[];
+};
+
+export const startServer = (table: VerbTable, times?: Partial<RpcTimes>): TestServer => {
+  const reports: ServerReport[] = [];
+  const server = createServer({
+    table,
+    report: (entry) => reports.push(entry),
+    ...(times === undefined ? {} : { times }),
+  });
+  const of = <W extends ServerReport['what']>(what: W) =>
+    reports.filter((entry): entry is Extract<ServerReport, { what: W }> => entry.what === what);
+  return { server, reports, of };
+};
+
+/** The refusal that a promise ends with; anything else fails the test. */
+export const refusalOf = async (promise: Promise<unknown>): Promise<XceError> => {
+  try {
+    await promise;
+  } catch (error) {
+    if (error instanceof XceError) return error;
+    throw error;
+  }
+  throw new Error('it was not refused');
+};
+
+export const refusedCode = async (promise: Promise<unknown>): Promise<ErrorCode> =>
+  (await refusalOf(promise)).code;
