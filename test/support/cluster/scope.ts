@@ -201,6 +201,13 @@ const startReaper = (directory: string): ChildProcess => {
   });
 };
 
+const ours = new Set<Scope>();
+
+/** Takes down whatever this process has made and not kept; for the handler of a signal that ends it. */
+export const closeAll = async (): Promise<void> => {
+  await Promise.all([...ours].map((scope) => scope.close()));
+};
+
 export class Scope {
   readonly id: string;
   readonly directory: string;
@@ -247,12 +254,22 @@ export class Scope {
     if (pid === undefined) throw new Error(`the reaper did not start: ${await scope.#reaperEnd}`);
     scope.#write({ ...facts, reaper: identify(pid) });
     for (const cgroup of scope.cgroups) mkdirSync(cgroup);
+    ours.add(scope);
     return scope;
   }
 
   #write(facts: ScopeFacts): void {
     writeFileSync(`${factsPath(this.directory)}.new`, JSON.stringify(facts));
     renameSync(`${factsPath(this.directory)}.new`, factsPath(this.directory));
+  }
+
+  /** Lets the reaper do its work and waits for it; what it had to complain about, or nothing. */
+  async #dismissReaper(): Promise<string> {
+    for (const handle of [this.#reaper, this.#reaper.stdin, this.#reaper.stderr]) {
+      if (handle !== null && 'ref' in handle && typeof handle.ref === 'function') handle.ref();
+    }
+    this.#reaper.stdin?.end();
+    return await this.#reaperEnd;
   }
 
   /** Takes everything down; the reaper does it, so that its code is the code that runs every time. */
@@ -262,11 +279,8 @@ export class Scope {
   }
 
   async #close(): Promise<void> {
-    for (const handle of [this.#reaper, this.#reaper.stdin, this.#reaper.stderr]) {
-      if (handle !== null && 'ref' in handle && typeof handle.ref === 'function') handle.ref();
-    }
-    this.#reaper.stdin?.end();
-    const trouble = await this.#reaperEnd;
+    ours.delete(this);
+    const trouble = await this.#dismissReaper();
     if (!existsSync(this.directory)) return;
     await takeDown(this.directory);
     if (trouble !== '') throw new Error(`the reaper failed, its work was done without it: ${trouble}`);
@@ -276,9 +290,9 @@ export class Scope {
   async keep(): Promise<void> {
     const facts = readFacts(this.directory);
     if (facts === undefined) throw new Error(`${this.directory} is gone`);
+    ours.delete(this);
     this.#write({ ...facts, kept: true });
     this.#closed = Promise.resolve();
-    this.#reaper.stdin?.end();
-    await this.#reaperEnd;
+    await this.#dismissReaper();
   }
 }
