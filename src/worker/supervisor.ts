@@ -4,8 +4,8 @@
  *            prepare                     anchor is up
  *   (none) ─────────────> preparing ──────────────────> ready ──────────┐
  *      ▲                      │                           │             │ the anchor ended without us: deadline,
- *      │ refused, nothing left│              stop, drain  │             │ operator, crash; or the worker was
- *      ├──────────────────────┘                           ▼             │ killed while steps ran
+ *      │ refused, nothing left│              stop, drain  │             │ operator, crash; or a new worker
+ *      ├──────────────────────┘                           ▼             │ cannot take it over
  *      │                  gone                                          ▼
  *      ├────────────────────────────────────────────── stopping <───── lost ── prepare ──> preparing
  *      │                                                  │ stop, drain
@@ -133,8 +133,8 @@ export class Supervisor {
   }
 
   /**
-   * Reads the records of an earlier worker. A sandbox whose anchor lives, whose ticket has not ended and whose
-   * steps had ended is adopted; every other one is ended and counts as lost.
+   * Reads the records of an earlier worker. A sandbox whose anchor lives and whose ticket has not ended is
+   * adopted, without its steps; every other one is ended and counts as lost.
    */
   async reconcile(): Promise<void> {
     const leases: Sandbox[] = [];
@@ -161,25 +161,12 @@ export class Supervisor {
 
   async #reconcileOne(sandbox: Sandbox): Promise<void> {
     const { claims, state } = sandbox.record;
-    const why = await this.#whyNotAdopted(sandbox);
-    if (why === undefined) {
-      try {
-        sandbox.agentSocket = await this.#ports.openAgentSocket(claims.lease, claims.uid);
-        this.#watch(sandbox, 0);
-        this.#ports.report({ level: 'notice', message: `lease ${claims.lease} goes on` });
-        return;
-      } catch (error) {
-        this.#ports.report({ level: 'fault', message: `lease ${claims.lease}: ${messageOf(error)}` });
-      }
-    }
-    if (state === 'dirty') return;
+    const why = (await this.#whyNotAdopted(sandbox)) ?? (await this.#adopt(sandbox));
+    if (why === undefined || state === 'dirty') return;
     try {
       await this.#end(sandbox);
       this.#save(sandbox, { ...sandbox.record, state: 'lost' });
-      this.#ports.report({
-        level: 'notice',
-        message: `lease ${claims.lease} was ended: ${why ?? 'its socket could not be opened'}`,
-      });
+      this.#ports.report({ level: 'notice', message: `lease ${claims.lease} was ended: ${why}` });
     } catch (error) {
       this.#ports.report({ level: 'fault', message: `lease ${claims.lease}: ${messageOf(error)}` });
     }
@@ -191,13 +178,29 @@ export class Supervisor {
     if (record.state !== 'ready' || anchor === null) return `it was ${record.state}`;
     if (record.bootId !== this.#ports.bootId) return 'the node was booted since';
     if (record.deadlineMs <= this.#ports.clock.monotonicMs()) return 'its ticket has expired';
-    if (this.#ports.busy.read(String(claims.lease)) !== undefined) return 'it had steps without a worker';
     try {
       const alive = await this.#ports.backend.isAlive(specOf(claims), anchor.invocationId);
       return alive ? undefined : 'its anchor is gone';
     } catch (error) {
       return `its anchor could not be asked for: ${messageOf(error)}`;
     }
+  }
+
+  /** Takes a living sandbox over; steps that a killed worker left are ended, because their streams are gone. */
+  async #adopt(sandbox: Sandbox): Promise<string | undefined> {
+    const { claims } = sandbox.record;
+    try {
+      if (this.#ports.busy.read(String(claims.lease)) !== undefined) {
+        await this.#ports.backend.stopSteps(specOf(claims));
+        this.#ports.busy.remove(String(claims.lease));
+      }
+      sandbox.agentSocket = await this.#ports.openAgentSocket(claims.lease, claims.uid);
+    } catch (error) {
+      return `it could not be taken over: ${messageOf(error)}`;
+    }
+    this.#watch(sandbox, 0);
+    this.#ports.report({ level: 'notice', message: `lease ${claims.lease} goes on` });
+    return undefined;
   }
 
   /** The lease that an authentic ticket names; whether it holds is for whoever uses it. */

@@ -5,6 +5,8 @@ import { randomBytes } from 'node:crypto';
 import { XceError } from '../base/errors.ts';
 import type { LeaseNumber } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
+import type { Settings } from '../config/settings.ts';
+import { mpiEnvironment } from '../mpi/environment.ts';
 import { PROTOCOL, type RequestOf, type ResponseOf } from '../rpc/message.ts';
 import { describePeer, type Peer, type ServerStream, type VerbTable } from '../rpc/verbs.ts';
 import type { StepSpec } from '../sandbox/backend.ts';
@@ -20,6 +22,9 @@ export type VerbPorts = {
   readonly nonces: Nonces;
   /** What a challenge tells of this worker, beside the nonce and the time. */
   readonly self: Omit<ResponseOf<'challenge'>, 'protocol' | 'nonce' | 'wallMs'>;
+  readonly mpi: Settings['mpi'];
+  /** The launch agent of MPI launchers on this node. */
+  readonly agentPath: string;
   readonly wallMs: () => number;
   readonly report: (report: Report) => void;
 };
@@ -42,11 +47,23 @@ const decodeCommand = (
   environment: decodeList(head.environment, LIMITS.envBytesMax, 'environment'),
 });
 
+const nameOf = (variable: Buffer): string => {
+  const at = variable.indexOf('=');
+  return variable.toString('latin1', 0, at === -1 ? variable.length : at);
+};
+
+/** The variables that lead MPI launchers to our agent, beside the caller's; what the caller sets wins. */
+const withMpi = (environment: readonly Buffer[], mpi: readonly string[]): readonly Buffer[] => {
+  const set = new Set(environment.map(nameOf));
+  return [...environment, ...mpi.map((text) => Buffer.from(text)).filter((own) => !set.has(nameOf(own)))];
+};
+
 /** Names of daemons' steps begin with d and are never used again. */
 const newDaemonStep = (): string => `d${randomBytes(7).toString('hex')}`;
 
 export const workerVerbs = (ports: VerbPorts): Required<VerbTable> => {
   const { supervisor, daemons, nonces, self, wallMs, report } = ports;
+  const launcherVariables = mpiEnvironment(ports.mpi, ports.agentPath);
 
   /** One line per privileged action that was done; the server reports those that were refused. */
   const audited = async <T>(peer: Peer, action: string, act: () => Promise<T>): Promise<T> => {
@@ -68,9 +85,11 @@ export const workerVerbs = (ports: VerbPorts): Required<VerbTable> => {
   };
 
   const step = async (peer: Peer, request: RequestOf<'step'>, stream: ServerStream): Promise<void> => {
+    const command = decodeCommand(request);
     const spec: StepSpec = {
       step: request.step,
-      ...decodeCommand(request),
+      argv: command.argv,
+      environment: withMpi(command.environment, launcherVariables),
       directory: request.directory === null ? null : decodeBytes(request.directory),
     };
     const lease = supervisor.leaseOf(request.ticket);
@@ -93,7 +112,8 @@ export const workerVerbs = (ports: VerbPorts): Required<VerbTable> => {
     if (peer.kind !== 'certificate') throw new XceError('peer-role', 'daemons are started for workers only');
     const command = decodeCommand(request);
     requireDaemon(command.argv);
-    const spec: StepSpec = { step: newDaemonStep(), ...command, directory: null };
+    const environment = withMpi(command.environment, launcherVariables);
+    const spec: StepSpec = { step: newDaemonStep(), argv: command.argv, environment, directory: null };
     const running = await audited(peer, `start daemon ${spec.step} of lease ${request.lease}`, () =>
       supervisor.startDaemon(peer.node, request, spec, stream.signal),
     );

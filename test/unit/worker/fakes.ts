@@ -129,7 +129,13 @@ export class FakeBackend implements SandboxBackend {
   readonly steps = new Map<number, Map<string, FakeStep>>();
   readonly trace: string[] = [];
   readonly gates = { create: new Gate(), startStep: new Gate(), destroy: new Gate(), scan: new Gate() };
-  readonly fail: { create?: XceError; destroy?: XceError; startStep?: XceError; scan?: XceError } = {};
+  readonly fail: {
+    create?: XceError;
+    destroy?: XceError;
+    startStep?: XceError;
+    scan?: XceError;
+    stopSteps?: XceError;
+  } = {};
   findings: Finding[] = [];
   #count = 0;
   readonly #watchers = new Map<string, () => void>();
@@ -178,6 +184,15 @@ export class FakeBackend implements SandboxBackend {
 
   get runningCount(): number {
     return [...this.steps.values()].reduce((sum, steps) => sum + steps.size, 0);
+  }
+
+  async checkHost(): Promise<void> {}
+
+  async stopSteps(spec: Pick<SandboxSpec, 'lease'>): Promise<void> {
+    this.trace.push(`stop steps ${spec.lease}`);
+    if (this.fail.stopSteps !== undefined) throw this.fail.stopSteps;
+    for (const step of [...(this.steps.get(spec.lease)?.values() ?? [])]) await step.stop();
+    this.steps.delete(spec.lease);
   }
 
   async destroy(identity: Identity): Promise<void> {

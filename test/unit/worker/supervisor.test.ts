@@ -574,15 +574,21 @@ describe('a restarted worker', () => {
     expect(stateOf(worker)).toBe('lost');
   });
 
-  test('ends a sandbox whose steps lost their streams', async () => {
+  test('ends steps that lost their streams and keeps their sandbox', async () => {
+    const { host, start } = await prepared();
+    const running = await start('a');
+    const worker = await restart(host);
+    expect((await running.ended).stopped).toBe(true);
+    expect(stateOf(worker)).toBe('ready');
+    expect(host.busy.files.size).toBe(0);
+  });
+
+  test('ends a sandbox whose steps it cannot end', async () => {
     const { host, start } = await prepared();
     await start('a');
-    const worker = await restart(host);
-    expect(stateOf(worker)).toBe('lost');
+    host.backend.fail.stopSteps = new XceError('systemd', 'stuck');
+    expect(stateOf(await restart(host))).toBe('lost');
     expect(host.backend.anchors.size).toBe(0);
-    expect(host.busy.files.size).toBe(0);
-    await worker.supervisor.drain(drainOf());
-    expect(host.records.files.size).toBe(0);
   });
 
   test('adopts a sandbox whose steps were ended by a shutdown', async () => {

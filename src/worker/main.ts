@@ -1,0 +1,252 @@
+/**
+ * The program xce-sandbox-worker: puts the parts together, listens, and ends in order.
+ *
+ * SIGTERM and SIGINT: nothing new is taken, every running step is ended (its launch learns that it was stopped,
+ * because nobody could read its output or learn its end after us), sandboxes stay and are adopted by the next
+ * worker. A worker that is killed leaves its steps to the next one, which ends them and keeps the sandboxes.
+ */
+import { parseArgs } from 'node:util';
+import { XceError } from '../base/errors.ts';
+import { chooseConfigPath, loadConfig } from '../config/load.ts';
+import type { Settings } from '../config/settings.ts';
+import { signCertificate } from '../lease/certificate.ts';
+import { hexOfPublicKey } from '../lease/signed-text.ts';
+import { openTicket } from '../lease/ticket.ts';
+import { bootClock } from '../os/boot-clock.ts';
+import { readBootId } from '../os/clock.ts';
+import { systemConfigPorts } from '../os/config-ports.ts';
+import { mountOf } from '../os/mounts.ts';
+import { createNameService } from '../os/name-service.ts';
+import { findPackage } from '../os/package-root.ts';
+import { notifyServiceManager, readWatchdogMs } from '../os/service-manager.ts';
+import { adoptSockets } from '../os/sockets.ts';
+import { readUnitOf } from '../os/unit-of.ts';
+import { type Identity, loadIdentity, loadTicketPublicKey } from '../pki/identity.ts';
+import { connectTls } from '../rpc/client.ts';
+import { createServer } from '../rpc/server.ts';
+import type { RpcServer } from '../rpc/verbs.ts';
+import { boxPaths } from '../sandbox/box.ts';
+import { createSystemdBackend } from '../sandbox/systemd/backend.ts';
+import { Daemons } from './daemons.ts';
+import { withinMs } from './deadline.ts';
+import { formatReport, formatServerReport } from './journal.ts';
+import { Memory } from './memory.ts';
+import { Nonces } from './nonces.ts';
+import type { Report } from './ports.ts';
+import { openWorkerState } from './state.ts';
+import { storageCheck } from './storage.ts';
+import { Supervisor } from './supervisor.ts';
+import { workerVerbs } from './verbs.ts';
+
+const USAGE = 'usage: xce-sandbox-worker [--config FILE] | --version | --help\n';
+/** On top of the time that a step may take to end, when the worker itself ends. */
+const SHUTDOWN_MARGIN_MS = 5000;
+/** Names of the sockets in the socket unit. */
+const TLS_SOCKET = 'tls';
+const LOCAL_SOCKET = 'local';
+/** A step's unit, as sandbox/names.ts makes it. */
+const STEP_UNIT = /\.step\.([a-z0-9]{1,16})\.service$/;
+
+const write = (line: string): void => {
+  process.stderr.write(line);
+};
+const report = (entry: Report): void => write(formatReport(entry));
+const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+
+const checkIdentity = (identity: Identity, settings: Settings): void => {
+  const { cluster, worker } = settings;
+  if (identity.role !== 'worker' || identity.node !== worker.node || identity.cluster !== cluster.name) {
+    throw new XceError(
+      'config-value',
+      `${cluster.pki}/host.crt is for ${identity.role} ${identity.node} of ${identity.cluster}, ` +
+        `not for worker ${worker.node} of ${cluster.name}`,
+      { at: cluster.pki, next: `xce-sandbox pki issue --role worker ${worker.node}` },
+    );
+  }
+};
+
+type WorkerParts = { readonly server: RpcServer; readonly supervisor: Supervisor };
+
+const assemble = (settings: Settings, identity: Identity): WorkerParts => {
+  const { cluster, worker, sandbox, mpi, directory, nodes, pool } = settings;
+  const installed = findPackage(import.meta.url);
+  const ticketKey = loadTicketPublicKey(cluster.pki);
+  const state = openWorkerState(worker.stateDirectory, worker.runDirectory);
+  const names = createNameService({ controlUid: directory.controlUid, timeoutMs: directory.timeoutMs });
+  const bootId = readBootId();
+  const nonces = new Nonces(bootClock);
+  const supervisor = new Supervisor(
+    {
+      cluster: cluster.name,
+      instance: cluster.instance,
+      node: worker.node,
+      clock: bootClock,
+      bootId,
+      backend: createSystemdBackend(settings),
+      openTicket: (ticket) => openTicket(ticket, ticketKey),
+      requireUnused: async (uid) => {
+        const { answer, reason } = await names.lookUp(uid);
+        if (answer === 'present') throw new XceError('uid-taken', reason);
+        if (answer === 'unknown') throw new XceError('name-service', reason);
+      },
+      requireStorage: storageCheck(settings, mountOf),
+      requirePool: (uid) => {
+        if (uid < pool.first || uid > pool.last) {
+          throw new XceError('sandbox-refused', `uid ${uid} is not in this node's pool`);
+        }
+      },
+      signCertificate: (claims) => signCertificate(claims, state.key),
+      records: state.records,
+      busy: state.busy,
+      openAgentSocket: (lease, uid) =>
+        server.listenSandbox(boxPaths(worker.runDirectory, lease).agentSocket, lease, uid),
+      report,
+      startTimeoutMs: mpi.agentTimeoutMs,
+      drainTimeoutMs: worker.drainTimeoutMs,
+    },
+    new Memory(state.seen),
+    nonces,
+  );
+  const daemons = new Daemons({
+    connect: (node, signal) =>
+      connectTls(
+        { address: node, port: nodes.port, identity, expectNode: node },
+        { timeoutMs: nodes.connectTimeoutMs, signal },
+      ),
+    stepOfProcess: (pid) => STEP_UNIT.exec(readUnitOf(pid) ?? '')?.[1],
+    report,
+    startTimeoutMs: mpi.agentTimeoutMs,
+    graceMs: sandbox.stopTimeoutMs,
+  });
+  const self = {
+    version: installed.version,
+    node: worker.node,
+    instance: cluster.instance,
+    bootId,
+    workerKey: hexOfPublicKey(state.key),
+  };
+  const table = workerVerbs({
+    supervisor,
+    daemons,
+    nonces,
+    self,
+    mpi,
+    agentPath: `${installed.root}/bin/xce-sandbox-agent`,
+    wallMs: bootClock.wallMs,
+    report,
+  });
+  const server = createServer({ table, report: (entry) => write(formatServerReport(entry)) });
+  return { server, supervisor };
+};
+
+/** Listens where systemd passed a socket, else where the configuration says. */
+const listen = async (server: RpcServer, settings: Settings, identity: Identity): Promise<void> => {
+  const passed = new Map(adoptSockets(process.env));
+  const take = (name: string): { readonly fd: number } | undefined => {
+    const fd = passed.get(name);
+    passed.delete(name);
+    return fd === undefined ? undefined : { fd };
+  };
+  const local = take(LOCAL_SOCKET) ?? { path: `${settings.worker.runDirectory}/worker.sock` };
+  const tls = take(TLS_SOCKET) ?? settings.worker.listen;
+  const [stranger] = passed.keys();
+  if (stranger !== undefined) {
+    throw new XceError('config-value', `systemd passed a socket named ${stranger}`, {
+      at: 'FileDescriptorName=',
+      next: `name the sockets ${LOCAL_SOCKET} and ${TLS_SOCKET}`,
+    });
+  }
+  await server.listenRoot(local);
+  const { port } = await server.listenTls(tls, identity);
+  report({ level: 'notice', message: `node ${settings.worker.node} listens on port ${port}` });
+};
+
+/** Resolves with the name of the signal that asks the worker to end. */
+const untilTold = (): Promise<string> =>
+  new Promise((resolve) => {
+    for (const signal of ['SIGTERM', 'SIGINT'] as const) process.once(signal, () => resolve(signal));
+  });
+
+/** Keeps the service manager's watchdog content: the worker's only regular wake-up. */
+const keepWatchdog = (): NodeJS.Timeout | undefined => {
+  const intervalMs = readWatchdogMs(process.env, process.pid);
+  if (intervalMs === undefined) return undefined;
+  return setInterval(() => tell(['WATCHDOG=1']), Math.max(1, Math.floor(intervalMs / 2)));
+};
+
+const tell = (assignments: readonly string[]): void => {
+  try {
+    notifyServiceManager(process.env, assignments);
+  } catch (error) {
+    report({ level: 'fault', message: messageOf(error) });
+  }
+};
+
+const run = async (configPath: string | undefined): Promise<void> => {
+  if (process.geteuid?.() !== 0) throw new XceError('not-root', 'the worker must run as root');
+  process.umask(0o077);
+  const told = untilTold();
+  process.on('SIGHUP', () =>
+    report({ level: 'notice', message: 'SIGHUP: the configuration is read at the start only' }),
+  );
+  process.on('unhandledRejection', (error) =>
+    report({ level: 'fault', message: `bug: ${error instanceof Error ? error.stack : String(error)}` }),
+  );
+  const path = chooseConfigPath({
+    flag: configPath,
+    variable: undefined,
+    isRoot: true,
+    workingDirectory: process.cwd(),
+  });
+  const { settings } = loadConfig(path, systemConfigPorts);
+  const identity = loadIdentity(settings.cluster.pki);
+  checkIdentity(identity, settings);
+  await createSystemdBackend(settings).checkHost();
+  const { server, supervisor } = assemble(settings, identity);
+  await supervisor.reconcile();
+  await listen(server, settings, identity);
+  const watchdog = keepWatchdog();
+  tell(['READY=1', `STATUS=node ${settings.worker.node}, instance ${settings.cluster.instance}`]);
+
+  const signal = await told;
+  tell(['STOPPING=1', 'STATUS=ending steps']);
+  report({ level: 'notice', message: `${signal}: ending steps; sandboxes stay` });
+  const graceMs = settings.sandbox.stopTimeoutMs + SHUTDOWN_MARGIN_MS;
+  const late = (): XceError => new XceError('timeout', `steps did not end within ${graceMs} ms`);
+  const closed = server.close(graceMs);
+  await withinMs(graceMs, supervisor.shutdown(), late).catch((error: unknown) =>
+    report({ level: 'fault', message: messageOf(error) }),
+  );
+  await closed;
+  clearInterval(watchdog);
+};
+
+const asXceError = (error: unknown): XceError => {
+  if (error instanceof XceError) return error;
+  if (error instanceof TypeError && 'code' in error && String(error.code).startsWith('ERR_PARSE_ARGS')) {
+    return new XceError('usage', error.message, { next: USAGE.trim() });
+  }
+  const text = error instanceof Error ? (error.stack ?? error.message) : String(error);
+  return new XceError('bug', `unexpected failure: ${text}`, { cause: error });
+};
+
+const perform = async (argv: readonly string[]): Promise<number> => {
+  try {
+    const { values } = parseArgs({
+      args: [...argv],
+      options: { config: { type: 'string' }, version: { type: 'boolean' }, help: { type: 'boolean' } },
+    });
+    if (values.help === true) process.stdout.write(USAGE);
+    else if (values.version === true) process.stdout.write(`${findPackage(import.meta.url).version}\n`);
+    else await run(values.config);
+    return 0;
+  } catch (error) {
+    const { message, code, facts, exitStatus } = asXceError(error);
+    const next = facts.next === undefined ? '' : `; next: ${facts.next}`;
+    report({ level: 'fault', message: `${message} [${code}]${next}` });
+    return exitStatus;
+  }
+};
+
+/** Runs the program and ends the process: watches and listeners that are still open are not waited for. */
+export const main = async (argv: readonly string[]): Promise<never> => process.exit(await perform(argv));
