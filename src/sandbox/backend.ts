@@ -74,12 +74,16 @@ export type Finding = {
 };
 
 export type SandboxBackend = {
+  /** Once, when the worker starts: whether this host can hold sandboxes. Throws 'sandbox-refused'. */
+  checkHost(): Promise<void>;
   /** Creates the sandbox or finds the equal one. Leaves nothing behind when it throws. */
   create(spec: SandboxSpec, remainingMs: number): Promise<CreatedSandbox>;
   /** Arms the deadline timer anew: the anchor is stopped that many milliseconds from now, whoever lives. */
   armDeadline(spec: SandboxSpec, remainingMs: number): Promise<void>;
   /** Throws 'sandbox-lost' when the anchor is not the one that `create` saw. */
   startStep(spec: SandboxSpec, invocationId: string, step: StepSpec): Promise<RunningStep>;
+  /** Ends every step and keeps the sandbox: after a restart of the worker nobody reads their output any more. */
+  stopSteps(spec: Pick<SandboxSpec, 'instance' | 'job' | 'attempt' | 'lease'>): Promise<void>;
   /** Ends all steps and the anchor, removes deadline, record, mounts and run directories. Idempotent; what it
    * could not remove is for `scan` to name. */
   destroy(spec: Pick<SandboxSpec, 'instance' | 'job' | 'attempt' | 'lease' | 'uid'>): Promise<void>;

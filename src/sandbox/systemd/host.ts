@@ -1,0 +1,58 @@
+/** What a host must be for the systemd backend; looked at once, when the worker starts. */
+import { XceError } from '../../base/errors.ts';
+import type { Settings } from '../../config/settings.ts';
+import { isUnifiedHierarchy } from '../../os/cgroup.ts';
+import { readFileIfThere, readLink, resolvePath } from '../../os/root-files.ts';
+import { instanceSlice } from '../names.ts';
+import { readSystemdVersion, startUnits } from './manager.ts';
+import { makeRecordHome } from './place.ts';
+
+export const SYSTEMD_VERSION_MIN = 252;
+const NSSWITCH_BYTES_MAX = 64 << 10;
+const PROGRAMS = [
+  '/bin/bash',
+  '/bin/sh',
+  '/usr/bin/busctl',
+  '/usr/bin/env',
+  '/usr/bin/find',
+  '/usr/bin/mount',
+  '/usr/bin/umount',
+  '/usr/bin/systemctl',
+  '/usr/bin/systemd-run',
+] as const;
+
+const refuse = (message: string, next?: string): XceError =>
+  new XceError('sandbox-refused', message, next === undefined ? {} : { next });
+
+/** Whether a database of nsswitch.conf(5) asks the records of systemd. */
+export const asksSystemd = (nsswitch: string, database: 'passwd' | 'group'): boolean =>
+  nsswitch.split('\n').some((line) => {
+    const match = /^\s*([a-z]+)\s*:([^#]*)/.exec(line);
+    return match?.[1] === database && (match[2] ?? '').split(/[\s[\]]+/).includes('systemd');
+  });
+
+/** Throws XceError 'sandbox-refused' or 'systemd' with what is missing. Starts the instance's empty slice. */
+export const checkHost = async (settings: Settings): Promise<void> => {
+  const missing = PROGRAMS.find((program) => resolvePath(program) === undefined);
+  if (missing !== undefined) throw refuse(`${missing} is not installed`);
+  if (!isUnifiedHierarchy()) throw refuse('control groups of version 2 are not mounted at /sys/fs/cgroup');
+  const version = await readSystemdVersion();
+  if (version < SYSTEMD_VERSION_MIN) {
+    throw refuse(`systemd ${version} is older than ${SYSTEMD_VERSION_MIN}`);
+  }
+  const nsswitch = readFileIfThere('/etc/nsswitch.conf', NSSWITCH_BYTES_MAX)?.toString('latin1') ?? '';
+  for (const database of ['passwd', 'group'] as const) {
+    if (!asksSystemd(nsswitch, database)) {
+      throw refuse(
+        `nsswitch.conf: ${database} does not name systemd, so systemd would find no user record (217/USER)`,
+        'install libnss-systemd and add systemd to passwd and group in /etc/nsswitch.conf',
+      );
+    }
+  }
+  // A mount that the worker makes must be seen by the service manager, which binds it.
+  if (readLink('/proc/self/ns/mnt') !== readLink('/proc/1/ns/mnt')) {
+    throw refuse('the worker has a mount namespace of its own', 'remove Protect* and Private* from its unit');
+  }
+  makeRecordHome();
+  await startUnits([instanceSlice(settings.cluster.instance)]);
+};
