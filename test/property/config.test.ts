@@ -67,10 +67,10 @@ test('a file with a few bytes changed, added or taken out is refused or read as 
       accepted += 1;
       agreesWithIni(bytes, decoded);
     }),
-    { numRuns: 3000 },
+    { numRuns: 1000 },
   );
   expect(accepted).toBeGreaterThan(0);
-});
+}, 60_000);
 
 test('lines in any order of sections, with comments, blanks and either line end, read the same', () => {
   const sections = BASE.split(/^(?=\[)/m).slice(1);

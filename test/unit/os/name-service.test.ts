@@ -79,7 +79,7 @@ describe('lookUpNumber with a getent that misbehaves', () => {
       answer: 'unknown',
       reason: 'name service not answering (getent group 70001: no answer within 200 ms)',
     });
-    expect(Number(process.hrtime.bigint() - started) / 1e6).toBeLessThan(2000);
+    expect(Number(process.hrtime.bigint() - started) / 1e6).toBeLessThan(5000);
   });
 
   test('a getent that is not there is unknown', async () => {
@@ -159,6 +159,6 @@ describe('a name service with a control uid', () => {
     );
     const started = process.hrtime.bigint();
     expect(await ask(program, 400)).toMatchObject({ answer: 'unknown' });
-    expect(Number(process.hrtime.bigint() - started) / 1e6).toBeLessThan(2000);
+    expect(Number(process.hrtime.bigint() - started) / 1e6).toBeLessThan(5000);
   });
 });
