@@ -1,6 +1,6 @@
 import { Command, Flags } from '@oclif/core';
 import { type Context, openContext } from '../operations/context.ts';
-import { writeJson, writeOut } from './print.ts';
+import { writeJson, writeOut, writeTalk } from './print.ts';
 import { chooseProgress } from './progress.ts';
 
 /** What every command has: --json and --config. A command parses, calls one operation and shows its result. */
@@ -14,8 +14,21 @@ export abstract class BaseCommand extends Command {
     }),
   };
 
-  protected open(flags: { json: boolean; config: string | undefined }): Promise<Context> {
-    return openContext({ configPath: flags.config, progress: chooseProgress(flags.json) });
+  /** Opens what the operations need, and closes it again whatever happens. */
+  protected async withContext<T>(
+    flags: { json: boolean; config: string | undefined },
+    work: (context: Context) => Promise<T>,
+  ): Promise<T> {
+    const context = openContext({
+      configFlag: flags.config,
+      progress: chooseProgress(flags.json),
+      tell: (text) => writeTalk(`xce-sandbox: ${text}\n`),
+    });
+    try {
+      return await work(context);
+    } finally {
+      await context.close();
+    }
   }
 
   protected async show<T>(flags: { json: boolean }, result: T, render: (result: T) => string): Promise<void> {

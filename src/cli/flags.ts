@@ -1,9 +1,20 @@
 /** Flags that several commands share. Values are parsed here, so that a command gets what it names. */
 import { Flags } from '@oclif/core';
-import { XceError } from '../base/errors.ts';
-import { type Attempt, type JobId, type LeaseNumber, parseAttempt, parseJobId, parseLeaseNumber } from '../base/ids.ts';
 import { parseDurationMs } from '../base/duration.ts';
+import { XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
+import {
+  type Attempt,
+  type JobId,
+  type LeaseNumber,
+  type NodeName,
+  parseAttempt,
+  parseJobId,
+  parseLeaseNumber,
+  parseNodeName,
+} from '../base/ids.ts';
+import type { LeaseSelection } from '../operations/lease-reference.ts';
+import { readOwnArguments } from '../os/own-arguments.ts';
 
 const parsed = <T>(what: string, text: string, value: T | undefined): T => {
   if (value === undefined) throw new XceError('usage', `'${escapeText(text)}' is not ${what}`);
@@ -47,4 +58,27 @@ export const leaseSelection = {
   job: jobFlag({ exclusive: ['lease'] }),
   attempt: attemptFlag({ dependsOn: ['job'] }),
   lease: leaseFlag(),
+};
+
+export const toSelection = (flags: {
+  readonly job: JobId | undefined;
+  readonly attempt: Attempt | undefined;
+  readonly lease: LeaseNumber | undefined;
+}): LeaseSelection => ({ job: flags.job, attempt: flags.attempt, lease: flags.lease });
+
+export const stdinFlag = Flags.custom<'none' | 'all' | NodeName>({
+  helpValue: 'none|all|NODE',
+  parse: async (text) =>
+    text === 'none' || text === 'all' ? text : parsed('a node', text, parseNodeName(text)),
+});
+
+/** Separates the suite's own arguments from the job's command behind `--`, which is taken as exact bytes. */
+export const splitCommand = (
+  argv: readonly string[],
+): { readonly own: string[]; readonly command: readonly Buffer[] } => {
+  const end = argv.indexOf('--');
+  if (end === -1 || end === argv.length - 1) {
+    throw new XceError('usage', 'there is no command to run', { next: 'put it behind --, as in: -- id -u' });
+  }
+  return { own: argv.slice(0, end), command: readOwnArguments(argv.length - end - 1) };
 };

@@ -5,22 +5,29 @@
 import chalk from 'chalk';
 import { errnoOf, XceError } from '../base/errors.ts';
 
-/** Writes all of it, or throws 'output' with the errno: a result that cannot be delivered is not a success. */
-export const writeOut = (text: string | Uint8Array): Promise<void> =>
+const writeTo = (stream: NodeJS.WriteStream, name: string, data: string | Uint8Array): Promise<void> =>
   new Promise((resolve, reject) => {
     const fail = (error: Error): void =>
       reject(
-        new XceError('output', `cannot write to standard output: ${errnoOf(error) ?? error.message}`, {
+        new XceError('output', `cannot write to ${name}: ${errnoOf(error) ?? error.message}`, {
           cause: error,
         }),
       );
-    process.stdout.once('error', fail);
-    process.stdout.write(text, (error) => {
-      process.stdout.off('error', fail);
+    stream.once('error', fail);
+    stream.write(data, (error) => {
+      stream.off('error', fail);
       if (error) fail(error);
       else resolve();
     });
   });
+
+/** Writes all of it, or throws 'output' with the errno: a result that cannot be delivered is not a success. */
+export const writeOut = (data: string | Uint8Array): Promise<void> =>
+  writeTo(process.stdout, 'standard output', data);
+
+/** What a job wrote to its stderr; for talk of the suite see writeTalk. */
+export const writeErr = (data: Uint8Array | string): Promise<void> =>
+  writeTo(process.stderr, 'standard error', data);
 
 /** A remark for the operator; never data. A broken stderr cannot be reported anywhere. */
 export const writeTalk = (text: string): void => {

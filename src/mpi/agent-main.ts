@@ -23,9 +23,9 @@ const write = (stream: NodeJS.WriteStream, bytes: Uint8Array): Promise<void> =>
 /** Passes the daemon's output on and returns its status as a shell would show it. */
 const follow = async (stream: ClientStream): Promise<number> => {
   for await (const frame of stream) {
-    if (frame.channel === 'stdout') await write(process.stdout, frame.bytes);
-    else if (frame.channel === 'stderr') await write(process.stderr, frame.bytes);
-    else if (frame.event.event === 'ended') {
+    if (frame.channel !== 'event') {
+      await write(frame.channel === 'stdout' ? process.stdout : process.stderr, frame.bytes);
+    } else if (frame.event.event === 'ended') {
       const { outcome } = frame.event;
       if (outcome.code === 'none') throw new XceError('sandbox-lost', 'the daemon left no exit status');
       return outcome.code === 'exited' ? outcome.status : 128 + outcome.status;

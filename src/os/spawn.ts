@@ -1,4 +1,5 @@
 import { execa } from 'execa';
+import { errnoOf } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
 
 /** What a finished child left. `signal` is set when a signal ended it; `spawnErrno` when it never started. */
@@ -21,7 +22,8 @@ export const CHILD_ENV = {
 
 /**
  * Runs one program by absolute path with argv, a fixed environment, a deadline in milliseconds and bounded
- * output, and reports what happened without throwing.
+ * output, and reports what happened without throwing. At the deadline its whole process group is killed and its
+ * pipes are given up, so that a grandchild that holds them open does not hold us.
  */
 export const runChild = async (
   file: string,
@@ -32,25 +34,41 @@ export const runChild = async (
     readonly env?: Readonly<Record<string, string>>;
   },
 ): Promise<ChildResult> => {
-  const result = await execa(file, argv, {
+  const child = execa(file, argv, {
     env: { ...CHILD_ENV, ...options.env },
     extendEnv: false,
     cwd: '/',
     encoding: 'buffer',
     reject: false,
     stripFinalNewline: false,
-    timeout: options.timeoutMs,
-    forceKillAfterDelay: 1000,
+    detached: true,
     maxBuffer: LIMITS.childOutputBytesMax,
     ...(options.input === undefined ? { stdin: 'ignore' as const } : { input: options.input }),
   });
+  let timedOut = false;
+  const deadline = setTimeout(() => {
+    timedOut = true;
+    if (child.pid !== undefined) killGroup(child.pid);
+    child.stdout?.destroy();
+    child.stderr?.destroy();
+  }, options.timeoutMs);
+  const result = await child;
+  clearTimeout(deadline);
   return {
     exitCode: result.exitCode,
     signal: result.signal,
     spawnErrno: result.exitCode === undefined && result.signal === undefined ? result.code : undefined,
-    timedOut: result.timedOut,
+    timedOut,
     truncated: result.isMaxBuffer,
     stdout: Buffer.from(result.stdout ?? []),
     stderr: Buffer.from(result.stderr ?? []),
   };
+};
+
+const killGroup = (leader: number): void => {
+  try {
+    process.kill(-leader, 'SIGKILL');
+  } catch (error) {
+    if (errnoOf(error) !== 'ESRCH') throw error; // it ended just now
+  }
 };

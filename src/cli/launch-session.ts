@@ -1,0 +1,99 @@
+/** The terminal's side of a launch: output, input, and the signals of whoever sits there. */
+import { escapeBytes } from '../base/escape.ts';
+import type { LaunchOutcome } from '../launch/outcome.ts';
+import { createEventSink, createLabelSink, createPlainSink, type OutputSink } from '../launch/output.ts';
+import { asError, type Launch, type LaunchEvent } from '../launch/run.ts';
+import type { LaunchPorts, LaunchResult } from '../operations/launch.ts';
+import { writeErr, writeOut, writeTalk } from './print.ts';
+
+const NEWLINE = 0x0a;
+const TAB = 0x09;
+
+/** Job-chosen bytes for a terminal: lines and tabs stay, everything that could steer it is shown as an escape. */
+const showBytes = (bytes: Uint8Array): string => {
+  const parts: string[] = [];
+  let start = 0;
+  for (let at = 0; at <= bytes.length; at += 1) {
+    const byte = bytes[at];
+    if (byte !== undefined && byte !== NEWLINE && byte !== TAB) continue;
+    parts.push(escapeBytes(bytes.subarray(start, at)));
+    if (byte !== undefined) parts.push(String.fromCharCode(byte));
+    start = at + 1;
+  }
+  return parts.join('');
+};
+
+const writeLine = (event: Readonly<Record<string, unknown>>): Promise<void> =>
+  writeOut(`${JSON.stringify(event)}\n`);
+
+const chooseSink = (options: { readonly json: boolean; readonly label: boolean }): OutputSink => {
+  if (options.json) return createEventSink(writeLine);
+  const writers = {
+    stdout: (bytes: Uint8Array) => writeOut(process.stdout.isTTY ? showBytes(bytes) : bytes),
+    stderr: (bytes: Uint8Array) => writeErr(process.stderr.isTTY ? showBytes(bytes) : bytes),
+  };
+  return options.label ? createLabelSink(writers) : createPlainSink(writers);
+};
+
+/** Signals that are the job's business, with their numbers on Linux. */
+const FORWARDED = { SIGUSR1: 10, SIGUSR2: 12, SIGCONT: 18, SIGQUIT: 3 } as const;
+
+/**
+ * At a terminal the first Ctrl-C shows what runs and the second ends the job; elsewhere the first one ends it, as
+ * SIGTERM and SIGHUP always do.
+ */
+const steer = (launch: Launch): void => {
+  let isWarned = !process.stdin.isTTY;
+  process.on('SIGINT', () => {
+    if (isWarned) {
+      launch.end('cancelled', 'ended by Ctrl-C');
+      return;
+    }
+    isWarned = true;
+    writeTalk(`xce-sandbox: running on ${launch.running().join(', ')}; press Ctrl-C again to end the job\n`);
+  });
+  process.on('SIGTERM', () => launch.end('cancelled', 'ended by SIGTERM'));
+  process.on('SIGHUP', () => launch.end('cancelled', 'ended by SIGHUP'));
+  for (const [name, number] of Object.entries(FORWARDED)) process.on(name, () => launch.signal(number));
+};
+
+export const openLaunchSession = (options: {
+  readonly json: boolean;
+  readonly label: boolean;
+}): LaunchPorts => {
+  let isReading = false;
+  return {
+    sink: chooseSink(options),
+    report: async (event: LaunchEvent) => {
+      if (options.json) await writeLine(event);
+    },
+    stdin: {
+      source: (async function* () {
+        isReading = true;
+        yield* process.stdin as AsyncIterable<Uint8Array>;
+      })(),
+      close: () => {
+        if (isReading) process.stdin.destroy();
+      },
+    },
+    onRunning: steer,
+  };
+};
+
+const statusOf = (outcome: LaunchOutcome): number => {
+  if (outcome.kind === 'failure') throw asError(outcome);
+  return outcome.exitStatus;
+};
+
+/** Says how it ended and returns the job's exit status; throws for a failure of the launch. */
+export const finishLaunch = async (
+  options: { readonly json: boolean },
+  result: LaunchResult,
+): Promise<number> => {
+  const status = statusOf(result.outcome);
+  const { lease, job, uid, nodes } = result;
+  const node = result.outcome.kind === 'job' ? (result.outcome.node ?? null) : null;
+  if (options.json) await writeLine({ event: 'result', lease, job, uid, nodes, exitStatus: status, node });
+  else if (node !== null) writeTalk(`xce-sandbox: the job's status is ${status}, from ${node}\n`);
+  return status;
+};

@@ -1,0 +1,89 @@
+/** Leases as an operator reads them. */
+import { formatDuration } from '../base/duration.ts';
+import { escapeText } from '../base/escape.ts';
+import { foldNodes } from '../launch/hostlist.ts';
+import type { LeaseView } from '../lease/view.ts';
+import { sumCounts } from '../normalise/report.ts';
+import type { AllocateResult } from '../operations/lease-allocate.ts';
+import type { LogVerification } from '../operations/lease-log.ts';
+import type { ReleaseResult } from '../operations/lease-release.ts';
+import type { LogPosition } from '../wal/log.ts';
+import { formatTable } from './print.ts';
+
+const describeTime = (lease: LeaseView): string => {
+  if (lease.status !== 'active') return '-';
+  return lease.remainingMs > 0 ? formatDuration(lease.remainingMs) : lease.expiry;
+};
+
+const describeWait = (lease: LeaseView): string => {
+  if (lease.status === 'quarantined' && lease.quarantine !== null) {
+    return `${lease.quarantine.code}: ${escapeText(lease.quarantine.text)}`;
+  }
+  if (lease.status === 'active') return '-';
+  const uncertified = lease.nodes.filter((node) => !node.certified).map(({ node }) => node);
+  return uncertified.length > 0 ? `certificate of ${foldNodes(uncertified)}` : 'normalise';
+};
+
+export const renderLeases = (leases: readonly LeaseView[]): string =>
+  formatTable(
+    ['LEASE', 'UID', 'JOB', 'ATTEMPT', 'STATE', 'LEFT', 'NODES', 'WAITS FOR'],
+    leases.map((lease) => [
+      String(lease.lease),
+      String(lease.uid),
+      lease.job,
+      String(lease.attempt),
+      lease.status,
+      describeTime(lease),
+      foldNodes(lease.nodes.map(({ node }) => node)),
+      describeWait(lease),
+    ]),
+  );
+
+const renderFields = (fields: readonly (readonly [string, string])[]): string => {
+  const width = Math.max(...fields.map(([name]) => name.length));
+  return fields.map(([name, value]) => `${`${name}:`.padEnd(width + 2)}${value}\n`).join('');
+};
+
+export const renderLease = (lease: LeaseView): string =>
+  renderFields([
+    ['lease', String(lease.lease)],
+    ['uid', String(lease.uid)],
+    ['job', `${lease.job} (attempt ${lease.attempt})`],
+    ['state', lease.status],
+    ['left', `${describeTime(lease)} of ${formatDuration(lease.ttlMs)}`],
+    ['waits for', describeWait(lease)],
+    ['submitter', `${lease.submitter.uid}:${lease.submitter.gid}`],
+    ['nodes', foldNodes(lease.nodes.map(({ node }) => node))],
+    ['certified', foldNodes(lease.nodes.filter((node) => node.certified).map(({ node }) => node)) || '-'],
+    ['workspace', lease.workspace === null ? '-' : escapeText(lease.workspace.path)],
+    ...lease.roots.map(({ path }): [string, string] => ['writes', escapeText(path)]),
+  ]);
+
+export const renderAllocated = ({ outcome, ...lease }: AllocateResult): string =>
+  renderFields([['outcome', outcome]]) + renderLease(lease);
+
+export const renderReleased = (result: ReleaseResult): string =>
+  renderFields([
+    ['lease', String(result.lease)],
+    ['uid', `${result.uid} is free`],
+    ['job', `${result.job} (attempt ${result.attempt})`],
+    ['certified', foldNodes(result.nodes)],
+    ...result.roots.map((root): [string, string] => [
+      'handed over',
+      `${sumCounts(root.changed)} inodes below ${escapeText(root.root)}`,
+    ]),
+  ]);
+
+export const renderPosition = ({ epoch, host, sequence }: LogPosition): string =>
+  renderFields([
+    ['epoch', String(epoch)],
+    ['owner', escapeText(host)],
+    ['records', String(sequence)],
+  ]);
+
+export const renderVerification = (result: LogVerification): string =>
+  renderPosition(result) +
+  renderFields([
+    ['torn bytes', String(result.tornBytes)],
+    ['leases', String(result.leases)],
+  ]);

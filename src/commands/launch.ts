@@ -1,0 +1,71 @@
+import { Flags } from '@oclif/core';
+import { BaseCommand } from '../cli/base-command.ts';
+import {
+  countFlag,
+  durationFlag,
+  leaseSelection,
+  splitCommand,
+  stdinFlag,
+  toSelection,
+} from '../cli/flags.ts';
+import { finishLaunch, openLaunchSession } from '../cli/launch-session.ts';
+import { collectEnvironment } from '../operations/environment.ts';
+import { launchJob } from '../operations/launch.ts';
+
+export default class Launch extends BaseCommand {
+  static override summary =
+    'Run a command of a job in its sandbox on every node, or an MPI program across them.';
+  static override description =
+    'All nodes are prepared before anything starts; if one refuses, nothing starts. Exit status: that of the first step that failed, 128 plus the number of its signal, or 125 when the launch itself failed.';
+  static override usage = 'launch --job ID [OPTIONS] -- COMMAND [ARGUMENT...]';
+  static override examples = [
+    '<%= config.bin %> launch --job 42 --label -- id',
+    '<%= config.bin %> launch --job 42 --mpi -n 6 -- ./hello',
+  ];
+  static override flags = {
+    ...leaseSelection,
+    nodes: Flags.string({ description: 'Only these nodes of the lease.', helpValue: 'LIST' }),
+    mpi: Flags.boolean({ description: 'Start with Open MPI 5 (prterun) from the first node.' }),
+    ranks: countFlag({
+      char: 'n',
+      description: 'MPI: ranks in all; default: one per node.',
+      dependsOn: ['mpi'],
+    }),
+    'tasks-per-node': countFlag({ description: 'MPI: slots of each node.', dependsOn: ['mpi'] }),
+    label: Flags.boolean({ char: 'l', description: 'Put the node before each line.' }),
+    env: Flags.string({
+      char: 'e',
+      description: 'Set a variable, or pass one on from here.',
+      helpValue: 'NAME[=VALUE]',
+      multiple: true,
+      default: [],
+    }),
+    chdir: Flags.string({ description: 'Working directory; default: the workspace.', helpValue: 'DIR' }),
+    timeout: durationFlag({ description: 'End the job after this time.' }),
+    stdin: stdinFlag({ description: 'Who reads standard input: none, all, or a node.' }),
+  };
+
+  async run(): Promise<number> {
+    const { own, command } = splitCommand(this.argv);
+    const { flags } = await this.parse(Launch, own);
+    return await this.withContext(flags, async (context) => {
+      const result = await launchJob(
+        context,
+        {
+          selection: toSelection(flags),
+          nodes: flags.nodes,
+          argv: command,
+          environment: collectEnvironment(context, flags.env),
+          directory: flags.chdir === undefined ? undefined : Buffer.from(flags.chdir),
+          mpi: flags.mpi,
+          ranks: flags.ranks,
+          tasksPerNode: flags['tasks-per-node'],
+          timeoutMs: flags.timeout,
+          stdin: flags.stdin,
+        },
+        openLaunchSession(flags),
+      );
+      return await finishLaunch(flags, result);
+    });
+  }
+}

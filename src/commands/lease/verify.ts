@@ -1,0 +1,14 @@
+import { BaseCommand } from '../../cli/base-command.ts';
+import { renderVerification } from '../../cli/render-lease.ts';
+import { verifyLeaseLog } from '../../operations/lease-log.ts';
+
+export default class LeaseVerify extends BaseCommand {
+  static override summary = 'Check every byte of the lease log, without changing anything.';
+
+  async run(): Promise<void> {
+    const { flags } = await this.parse(LeaseVerify);
+    await this.withContext(flags, async (context) => {
+      await this.show(flags, await verifyLeaseLog(context), renderVerification);
+    });
+  }
+}

@@ -1,0 +1,26 @@
+import { Flags } from '@oclif/core';
+import { BaseCommand } from '../cli/base-command.ts';
+import { leaseSelection, toSelection } from '../cli/flags.ts';
+import { renderNormalised } from '../cli/render-job.ts';
+import { normaliseLease, requireComplete } from '../operations/normalise.ts';
+
+export default class Normalise extends BaseCommand {
+  static override summary = 'Hand the files of a job to its submitter, or look what would be handed over.';
+  static override description =
+    'Changes owners only once every node has certified that nothing of the uid runs; `lease release` does all of it. A walk that finds something left is an error after the report.';
+  static override flags = {
+    ...leaseSelection,
+    plan: Flags.boolean({ description: 'Walk and report; change nothing.', exclusive: ['verify'] }),
+    verify: Flags.boolean({ description: 'Walk and prove that nothing is left; change nothing.' }),
+  };
+
+  async run(): Promise<void> {
+    const { flags } = await this.parse(Normalise);
+    await this.withContext(flags, async (context) => {
+      const mode = flags.plan ? 'plan' : flags.verify ? 'verify' : 'apply';
+      const result = await normaliseLease(context, toSelection(flags), mode);
+      await this.show(flags, result, renderNormalised);
+      requireComplete(result);
+    });
+  }
+}

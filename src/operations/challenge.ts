@@ -1,0 +1,43 @@
+import { XceError } from '../base/errors.ts';
+import type { NodeName } from '../base/ids.ts';
+import { askAll } from '../launch/fleet.ts';
+import type { NodeBinding } from '../lease/rules.ts';
+import { PROTOCOL } from '../rpc/message.ts';
+import type { Context } from './context.ts';
+
+export type Challenged = {
+  /** Nodes that answered: the worker's key and boot, as the lease log records them. */
+  readonly bindings: readonly NodeBinding[];
+  /** The nonce that each of them gave for a ticket. */
+  readonly nonces: ReadonlyMap<NodeName, string>;
+  readonly failed: readonly XceError[];
+};
+
+/** Asks each node who it is, and for a nonce of its present boot. A node that answers for another one has failed. */
+export const challengeNodes = async (context: Context, nodes: readonly NodeName[]): Promise<Challenged> => {
+  const { settings, fleet } = context;
+  const answers = await askAll(nodes, async (node) => {
+    const session = await fleet.session(node);
+    const answer = await session.call(
+      'challenge',
+      { purpose: 'ticket' },
+      { timeoutMs: settings.nodes.requestTimeoutMs },
+    );
+    if (answer.protocol.major !== PROTOCOL.major) {
+      throw new XceError('protocol', `it speaks version ${answer.protocol.major} of the protocol`);
+    }
+    if (answer.node !== node || answer.instance !== settings.cluster.instance) {
+      throw new XceError('peer-unknown', `it says it is ${answer.node}, instance ${answer.instance}`);
+    }
+    return answer;
+  });
+  return {
+    bindings: answers.flatMap((answer) =>
+      answer.ok
+        ? [{ node: answer.node, workerKey: answer.value.workerKey, bootId: answer.value.bootId }]
+        : [],
+    ),
+    nonces: new Map(answers.flatMap((answer) => (answer.ok ? [[answer.node, answer.value.nonce]] : []))),
+    failed: answers.flatMap((answer) => (answer.ok ? [] : [answer.error])),
+  };
+};

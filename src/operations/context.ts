@@ -1,0 +1,112 @@
+/**
+ * The composition root: what the operations of one command share, made from the configuration. Parts that an
+ * operation does not use are never made.
+ */
+import { join } from 'node:path';
+import type { Settings } from '../config/settings.ts';
+import { createFleet, type Fleet } from '../launch/fleet.ts';
+import type { LeaseEvent } from '../lease/event.ts';
+import { leaseMachine } from '../lease/machine.ts';
+import type { LeaseState } from '../lease/state.ts';
+import { LeaseStore } from '../lease/store.ts';
+import { signTicket, type TicketClaims } from '../lease/ticket.ts';
+import { machinePorts } from '../normalise/machine-ports.ts';
+import type { NormalisePorts } from '../normalise/ports.ts';
+import { type Accounts, createAccounts } from '../os/accounts.ts';
+import { bootClock } from '../os/boot-clock.ts';
+import { type Clock, readBootId } from '../os/clock.ts';
+import { createNameService } from '../os/name-service.ts';
+import { loadIdentity, loadTicketPrivateKey } from '../pki/identity.ts';
+import { connectTls } from '../rpc/client.ts';
+import { EpochLog } from '../wal/epoch-log.ts';
+import type { LeaseLog } from '../wal/log.ts';
+import { openConfig, requireRoot } from './config-show.ts';
+import type { Progress } from './progress.ts';
+
+export type Context = {
+  readonly settings: Settings;
+  readonly configPath: string;
+  readonly progress: Progress;
+  readonly clock: Clock;
+  readonly log: LeaseLog<LeaseState, LeaseEvent>;
+  readonly leases: LeaseStore;
+  readonly fleet: Fleet;
+  readonly accounts: Accounts;
+  readonly normalisePorts: NormalisePorts;
+  /** Only after the commit that the ticket rests on was acknowledged. */
+  signTicket(claims: TicketClaims): string;
+  /** One remark for the operator; never data. */
+  tell(text: string): void;
+  close(): Promise<void>;
+};
+
+/** Makes its value when it is first asked for. */
+const lazy = <T>(make: () => T): { readonly get: () => T; readonly made: () => T | undefined } => {
+  let value: { readonly it: T } | undefined;
+  return {
+    get: () => {
+      value ??= { it: make() };
+      return value.it;
+    },
+    made: () => value?.it,
+  };
+};
+
+/** Throws 'not-root', and what openConfig throws. */
+export const openContext = (options: {
+  readonly configFlag: string | undefined;
+  readonly progress: Progress;
+  readonly tell: (text: string) => void;
+}): Context => {
+  requireRoot();
+  const { settings, path: configPath } = openConfig(options.configFlag);
+  const { directory, nodes, cluster } = settings;
+  const clock = bootClock;
+  const identity = lazy(() => loadIdentity(cluster.pki));
+  const ticketKey = lazy(() => loadTicketPrivateKey(cluster.pki));
+  const log = lazy(() => openLog(settings));
+  const leases = lazy(
+    () =>
+      new LeaseStore(
+        {
+          log: log.get(),
+          nameService: createNameService(directory),
+          clock,
+          bootId: readBootId(),
+        },
+        settings,
+      ),
+  );
+  const fleet = lazy(() =>
+    createFleet((node) =>
+      connectTls(
+        { address: node, port: nodes.port, identity: identity.get(), expectNode: node },
+        { timeoutMs: nodes.connectTimeoutMs },
+      ),
+    ),
+  );
+  return {
+    settings,
+    configPath,
+    clock,
+    progress: options.progress,
+    tell: options.tell,
+    accounts: createAccounts({ timeoutMs: directory.timeoutMs }),
+    normalisePorts: machinePorts,
+    get log() {
+      return log.get();
+    },
+    get leases() {
+      return leases.get();
+    },
+    get fleet() {
+      return fleet.get();
+    },
+    signTicket: (claims) => signTicket(claims, ticketKey.get()),
+    close: async () => {
+      fleet.made()?.close();
+      await log.made()?.close();
+    },
+  };
+};
+

@@ -1,0 +1,162 @@
+/**
+ * Frees a uid by proof: every node of the lease certifies that nothing of it is left, then every root is handed
+ * over and verified, then the uid is free. Whatever is missing puts the lease into quarantine with the reason; a
+ * later release goes on from there.
+ */
+import { XceError } from '../base/errors.ts';
+import { escapeText } from '../base/escape.ts';
+import type { LeaseNumber, NodeName } from '../base/ids.ts';
+import { type Answer, askAll } from '../launch/fleet.ts';
+import type { DrainNonce, QuarantineCode } from '../lease/event.ts';
+import type { LeaseRef } from '../lease/reference.ts';
+import { commandFor } from '../lease/reference.ts';
+import type { LeaseView } from '../lease/view.ts';
+import type { NormaliseReport } from '../normalise/report.ts';
+import type { ResponseOf } from '../rpc/message.ts';
+import { challengeNodes } from './challenge.ts';
+import type { Context } from './context.ts';
+import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';
+import { handOverRoot, leaseScopes } from './normalise.ts';
+import { tellNotices } from './notices.ts';
+
+export type ReleaseResult = {
+  readonly lease: LeaseNumber;
+  readonly job: string;
+  readonly attempt: number;
+  readonly uid: number;
+  readonly status: 'free';
+  readonly nodes: readonly NodeName[];
+  readonly roots: readonly NormaliseReport[];
+};
+
+type Missing = {
+  readonly code: Exclude<QuarantineCode, 'superseded' | 'expired'>;
+  readonly text: string;
+  readonly node: NodeName | null;
+};
+
+/** Records why the uid stays away from everybody, and says so. */
+const block = async (
+  context: Context,
+  ref: LeaseRef,
+  lease: LeaseView,
+  missing: readonly Missing[],
+): Promise<never> => {
+  const [first] = missing;
+  if (first === undefined) throw new XceError('bug', 'a release is blocked by something');
+  const text = missing.map((one) => one.text).join('; ');
+  const { notices } = await context.leases.quarantine(ref, { code: first.code, text, node: first.node });
+  tellNotices(context, notices);
+  throw new XceError('release-blocked', `lease ${lease.lease}: ${text}`, {
+    unchanged: `uid ${lease.uid} is kept in quarantine and will not be leased`,
+    next: `mend this, then: ${commandFor('lease release', { job: lease.job, attempt: lease.attempt })}`,
+    detail: { lease: lease.lease, uid: lease.uid, missing },
+  });
+};
+
+const asMissing = (error: XceError, node: NodeName): Missing => ({
+  code:
+    error.code === 'node-dirty'
+      ? 'node-dirty'
+      : error.code === 'certificate'
+        ? 'certificate'
+        : 'node-unreachable',
+  text: escapeText(error.message),
+  node,
+});
+
+/** Asks every node that has not certified, with the nonce that the log has recorded for it. */
+const drainNodes = (
+  context: Context,
+  lease: LeaseView,
+  epoch: number,
+  nonces: readonly DrainNonce[],
+): Promise<readonly Answer<ResponseOf<'drain'>>[]> => {
+  const nonceOf = new Map(nonces.map(({ node, nonce }) => [node, nonce]));
+  return askAll(
+    nonces.map(({ node }) => node),
+    async (node) => {
+      const session = await context.fleet.session(node);
+      return await session.call(
+        'drain',
+        {
+          epoch,
+          lease: lease.lease,
+          uid: lease.uid,
+          job: lease.job,
+          attempt: lease.attempt,
+          nonce: nonceOf.get(node) ?? '',
+        },
+        { timeoutMs: context.settings.worker.drainTimeoutMs + context.settings.nodes.requestTimeoutMs },
+      );
+    },
+  );
+};
+
+/** Throws 'release-blocked' once the lease is in quarantine for what is missing. */
+export const releaseLease = async (context: Context, selection: LeaseSelection): Promise<ReleaseResult> => {
+  const { leases, progress } = context;
+  const before = await leases.show(requireLeaseRef(selection));
+  const ref: LeaseRef = { lease: before.lease };
+
+  const certified = await progress.phase(`drain ${before.nodes.length} nodes`, async () => {
+    const asked = before.nodes.filter((node) => !node.certified).map(({ node }) => node);
+    const { bindings } = await challengeNodes(context, asked);
+    const begun =
+      before.status === 'quarantined'
+        ? await leases.retry(ref, bindings)
+        : await leases.beginDrain(ref, bindings);
+    tellNotices(context, begun.notices);
+    const { lease, nonces, foreign } = begun.result;
+    const answers = await drainNodes(context, lease, begun.position.epoch, nonces);
+    const certificates = answers.flatMap((answer) =>
+      answer.ok ? [{ node: answer.node, certificate: answer.value.certificate }] : [],
+    );
+    const recorded = await leases.certify(ref, certificates);
+    tellNotices(context, recorded.notices);
+    const missing: readonly Missing[] = [
+      ...foreign.map(({ node, problem }): Missing => ({ code: 'certificate', text: problem, node })),
+      ...answers.flatMap((answer) => (answer.ok ? [] : [asMissing(answer.error, answer.node)])),
+      ...recorded.result.refused.map(
+        ({ node, problem }): Missing => ({ code: 'certificate', text: problem, node }),
+      ),
+    ];
+    if (missing.length > 0) await block(context, ref, lease, missing);
+    return recorded.result.lease;
+  });
+
+  tellNotices(context, (await leases.beginNormalise(ref)).notices);
+  const roots: NormaliseReport[] = [];
+  for (const scope of leaseScopes(context, certified)) {
+    roots.push(
+      await progress.phase(`hand over ${scope.walkPath}`, async (update) => {
+        const { report, result } = await handOverRoot(context, certified, scope, update);
+        if (result === undefined) {
+          const why =
+            report.refusal?.message ?? report.findings.find((one) => one.blocks)?.hint ?? 'inodes are left';
+          const code = report.refusal?.code === 'mount-changed' ? 'mount-changed' : undefined;
+          return await block(context, ref, certified, [
+            {
+              code: code ?? (report.status === 'refused' ? 'normalise-refused' : 'normalise-partial'),
+              text: `${escapeText(scope.walkPath)}: ${report.left} inodes left: ${why}`,
+              node: null,
+            },
+          ]);
+        }
+        tellNotices(context, (await leases.finishRoot(ref, result)).notices);
+        return report;
+      }),
+    );
+  }
+  const freed = await leases.free(ref);
+  tellNotices(context, freed.notices);
+  return {
+    lease: certified.lease,
+    job: certified.job,
+    attempt: certified.attempt,
+    uid: freed.result.uid,
+    status: 'free',
+    nodes: certified.nodes.map(({ node }) => node),
+    roots,
+  };
+};

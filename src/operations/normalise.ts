@@ -1,0 +1,166 @@
+/** Hands the files of a lease to its submitter, root by root, on this host. */
+import { posix } from 'node:path';
+import { XceError } from '../base/errors.ts';
+import type { LeaseRef } from '../lease/reference.ts';
+import type { ScopeResult } from '../lease/rules.ts';
+import type { LeaseView } from '../lease/view.ts';
+import { normaliseRoot } from '../normalise/normalise.ts';
+import type { Mode, NormaliseReport } from '../normalise/report.ts';
+import { sumCounts } from '../normalise/report.ts';
+import { mountOf } from '../os/mounts.ts';
+import { workspaceName } from '../sandbox/names.ts';
+import type { Context } from './context.ts';
+import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';
+import { tellNotices } from './notices.ts';
+
+/** One path that the job could write. */
+export type LeaseScope = {
+  /** As the lease log names it: a workspace root, or a path that was leased for writing. */
+  readonly path: string;
+  /** Where the walk starts: the job's own directory below a workspace root, else the same. */
+  readonly walkPath: string;
+  readonly storagePath: string;
+  readonly mount: { readonly source: string; readonly type: string; readonly fsid: string };
+};
+
+export const leaseScopes = (context: Context, lease: LeaseView): readonly LeaseScope[] => {
+  const { settings } = context;
+  const { workspace } = lease;
+  const places = [
+    ...(workspace === null
+      ? []
+      : [
+          {
+            ...workspace,
+            walkPath: posix.join(workspace.path, settings.cluster.instance, workspaceName(lease)),
+          },
+        ]),
+    ...lease.roots.map((root) => ({ ...root, walkPath: root.path })),
+  ];
+  return places.map(({ path, storage: name, walkPath }) => {
+    const storage = settings.storage.find((one) => one.name === name);
+    if (storage === undefined) {
+      throw new XceError('normalise-refused', `there is no [storage ${name}] any more`, {
+        at: path,
+        unchanged: 'no file changed its owner',
+        next: `put [storage ${name}] back into ${context.configPath}`,
+      });
+    }
+    // Mounts are recorded before the first step starts, so without a record nothing of the job ran there.
+    const mount = lease.mounts.find((one) => one.path === path) ?? mountOf(storage.path);
+    return { path, walkPath, storagePath: storage.path, mount };
+  });
+};
+
+/** A job that never started anywhere has no workspace: nothing to hand over, and nothing left. */
+const isNeverMade = (lease: LeaseView, scope: LeaseScope, report: NormaliseReport): boolean =>
+  report.refusal?.reason === 'missing' &&
+  scope.path !== scope.walkPath &&
+  !lease.mounts.some((one) => one.path === scope.path);
+
+const walk = async (
+  context: Context,
+  lease: LeaseView,
+  scope: LeaseScope,
+  mode: Mode,
+  update: (text: string) => void,
+): Promise<NormaliseReport> => {
+  const report = await normaliseRoot(
+    {
+      root: { path: scope.walkPath, storagePath: scope.storagePath, mount: scope.mount },
+      uid: lease.uid,
+      gid: lease.uid,
+      to: lease.submitter,
+      mode,
+      otherPoolRange: context.settings.pool,
+      onProgress: ({ pass, names, changed }) => update(`pass ${pass}: ${names} names, ${changed} changed`),
+    },
+    context.normalisePorts,
+  );
+  return isNeverMade(lease, scope, report) ? { ...report, status: 'complete', refusal: null } : report;
+};
+
+/**
+ * Applies and then verifies one root. `result` is there only if the verify pass found nothing, and is what the
+ * lease log records; `report` is of the pass that decided.
+ */
+export const handOverRoot = async (
+  context: Context,
+  lease: LeaseView,
+  scope: LeaseScope,
+  update: (text: string) => void,
+): Promise<{ readonly report: NormaliseReport; readonly result: ScopeResult | undefined }> => {
+  const applied = await walk(context, lease, scope, 'apply', update);
+  if (applied.status !== 'complete') return { report: applied, result: undefined };
+  const verified = await walk(context, lease, scope, 'verify', update);
+  if (verified.status !== 'complete') return { report: verified, result: undefined };
+  return {
+    report: applied,
+    result: {
+      path: scope.path,
+      walked: sumCounts(verified.names),
+      changed: sumCounts(applied.changed),
+      left: verified.left,
+    },
+  };
+};
+
+export type NormaliseResult = {
+  readonly lease: number;
+  readonly job: string;
+  readonly attempt: number;
+  readonly uid: number;
+  readonly mode: Mode;
+  readonly status: 'complete' | 'partial' | 'refused';
+  readonly roots: readonly NormaliseReport[];
+};
+
+/**
+ * Plan and verify look, in any state of the lease. Apply changes owners: only when every node has certified that
+ * no process of the uid lives. A result that is not `complete` is not an error here; the caller maps it.
+ */
+export const normaliseLease = async (
+  context: Context,
+  selection: LeaseSelection,
+  mode: Mode,
+): Promise<NormaliseResult> => {
+  const { leases, progress } = context;
+  const ref = requireLeaseRef(selection);
+  const lease = mode === 'apply' ? await beginApply(context, ref) : await leases.show(ref);
+  const roots: NormaliseReport[] = [];
+  for (const scope of leaseScopes(context, lease)) {
+    const report = await progress.phase(`${mode} ${scope.walkPath}`, async (update) => {
+      if (mode !== 'apply') return await walk(context, lease, scope, mode, update);
+      const handedOver = await handOverRoot(context, lease, scope, update);
+      if (handedOver.result !== undefined) {
+        tellNotices(context, (await leases.finishRoot({ lease: lease.lease }, handedOver.result)).notices);
+      }
+      return handedOver.report;
+    });
+    roots.push(report);
+  }
+  const status = (['refused', 'partial'] as const).find((one) => roots.some((root) => root.status === one));
+  const { job, attempt, uid } = lease;
+  return { lease: lease.lease, job, attempt, uid, mode, status: status ?? 'complete', roots };
+};
+
+const beginApply = async (context: Context, ref: LeaseRef): Promise<LeaseView> => {
+  const { result, notices } = await context.leases.beginNormalise(ref);
+  tellNotices(context, notices);
+  return result;
+};
+
+/** Throws unless the walk came to the end that lets a uid go. */
+export const requireComplete = (result: NormaliseResult): void => {
+  if (result.status === 'complete' || (result.mode === 'plan' && result.status === 'partial')) return;
+  const left = result.roots.reduce((sum, root) => sum + root.left, 0);
+  const refused = result.roots.find((root) => root.refusal !== null)?.refusal;
+  throw new XceError(
+    refused?.code ?? 'normalise-partial',
+    refused?.message ?? `${left} inodes of uid ${result.uid} are left`,
+    {
+      unchanged: `uid ${result.uid} stays leased`,
+      next: 'mend what the report names, then repeat the command',
+    },
+  );
+};

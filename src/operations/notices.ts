@@ -1,0 +1,16 @@
+import type { LogNotice } from '../wal/log.ts';
+import type { Context } from './context.ts';
+
+/** What happened to the log on the way, for the operator; the operation itself went well. */
+export const describeNotice = (notice: LogNotice): string => {
+  switch (notice.kind) {
+    case 'torn-tail':
+      return `torn tail: ${notice.bytes} bytes from offset ${notice.offset} of ${notice.path} do not count; they stay in that file`;
+    case 'epoch-taken':
+      return `took epoch ${notice.epoch} of the lease log: ${notice.reason}`;
+  }
+};
+
+export const tellNotices = (context: Context, notices: readonly LogNotice[]): void => {
+  for (const notice of notices) context.tell(describeNotice(notice));
+};
