@@ -103,7 +103,7 @@ export const KEYS = {
     tmp_inodes: preset('number', '100000', parseWhole(64, 1_000_000_000)),
     shm_size: preset('size', '1G', parseSizeBytes),
     memlock: preset('size', '64M', parseMemlock),
-    stop_timeout: preset('duration', '10s', parseDurationBetween(secondMs, 10 * minuteMs)),
+    stop_timeout: preset('duration', '5s', parseDurationBetween(secondMs, 10 * minuteMs)),
     devices: preset('list of paths', '', parseList(parseDevice)),
     groups: preset('list of names', '', parseList(parseGroup)),
     pass_environment: preset('list of names', '', parseList(parseVariableName)),
