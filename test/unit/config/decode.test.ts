@@ -32,7 +32,7 @@ describe('a good file', () => {
         tmpInodes: 100_000,
         shmBytes: 2 ** 30,
         memlock: String(64 * 2 ** 20),
-        stopTimeoutMs: 10_000,
+        stopTimeoutMs: 5000,
         devices: [],
         groups: [],
         passEnvironment: [],
