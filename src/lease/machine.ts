@@ -1,4 +1,4 @@
-import { assert } from '../base/errors.ts';
+import { XceError } from '../base/errors.ts';
 import type { Machine } from '../wal/machine.ts';
 import { decodeEvent, encodeEvent, type LeaseEvent } from './event.ts';
 import { restoreRecord, snapshotState } from './snapshot.ts';
@@ -7,7 +7,11 @@ import { applyEvent, emptyState, type LeaseState } from './state.ts';
 /** A log with one record that cannot be read back is lost, so the decoder has its say before the disk. */
 const encode = (event: LeaseEvent): Uint8Array => {
   const bytes = encodeEvent(event);
-  assert(decodeEvent(bytes).kind === event.kind, 'what is written can be read back');
+  try {
+    decodeEvent(bytes);
+  } catch (cause) {
+    throw new XceError('bug', `an event '${event.kind}' could not be read back`, { cause });
+  }
   return bytes;
 };
 

@@ -6,12 +6,8 @@
 import { XceError } from '../base/errors.ts';
 import type { Uid } from '../base/ids.ts';
 import type { IdRange } from '../config/settings.ts';
+import type { NameService } from '../os/name-service.ts';
 import type { LeaseState } from './state.ts';
-
-/** By-number look-ups of passwd and group together. Only 'absent' proves anything. */
-export type NameService = {
-  lookUp(uid: number): Promise<'absent' | 'present' | 'unknown'>;
-};
 
 /** Whether a lease may take the uid, as far as the log knows. */
 export const isFree = (state: LeaseState, pool: IdRange, uid: Uid): boolean =>
@@ -37,35 +33,35 @@ export const listCandidates = (
   return candidates;
 };
 
+/** Each look-up runs a few short processes. */
+const LOOK_UPS_AT_ONCE = 4;
+
 export type LookedUp = { readonly absent: readonly Uid[]; readonly present: readonly Uid[] };
 
-const noAnswer = (problem: string): XceError =>
-  new XceError('name-service', `the name service is not answering: ${problem}`, {
-    unchanged: 'no uid was leased',
-    next: 'check nsswitch.conf and the directory with: getent passwd',
-  });
-
 /**
- * Looks candidates up. Throws XceError 'name-service' when any answer is unknown, or when `controlUid`, which must
- * resolve, does not: before and after the candidates, since a service may fail in between.
+ * Looks candidates up. Throws XceError 'name-service' when any answer is unknown: only 'absent' proves that a uid is
+ * nobody's, and a service in doubt about one cannot be believed about another.
  */
 export const lookUpCandidates = async (
   service: NameService,
-  controlUid: number,
   candidates: readonly Uid[],
 ): Promise<LookedUp> => {
-  const checkControl = async (): Promise<void> => {
-    const answer = await service.lookUp(controlUid);
-    if (answer !== 'present') throw noAnswer(`uid ${controlUid}, which must be known, is ${answer}`);
-  };
-  await checkControl();
-  const answers = await Promise.all(
-    candidates.map(async (uid) => ({ uid, answer: await service.lookUp(uid) })),
-  );
-  const unknown = answers.find(({ answer }) => answer === 'unknown');
-  if (unknown !== undefined) throw noAnswer(`uid ${unknown.uid} is neither known nor unknown to it`);
-  await checkControl();
-  const withAnswer = (wanted: 'absent' | 'present') =>
-    answers.filter(({ answer }) => answer === wanted).map(({ uid }) => uid);
-  return { absent: withAnswer('absent'), present: withAnswer('present') };
+  const absent: Uid[] = [];
+  const present: Uid[] = [];
+  for (let start = 0; start < candidates.length; start += LOOK_UPS_AT_ONCE) {
+    const together = candidates.slice(start, start + LOOK_UPS_AT_ONCE);
+    const answers = await Promise.all(
+      together.map(async (uid) => ({ uid, found: await service.lookUp(uid) })),
+    );
+    for (const { uid, found } of answers) {
+      if (found.answer === 'unknown')
+        throw new XceError('name-service', `uid ${uid} may be somebody's: ${found.reason}`, {
+          unchanged: 'no uid was leased',
+          next: 'check /etc/nsswitch.conf and the directory with: getent passwd',
+          detail: { uid },
+        });
+      (found.answer === 'absent' ? absent : present).push(uid);
+    }
+  }
+  return { absent, present };
 };

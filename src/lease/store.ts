@@ -8,12 +8,13 @@ import { XceError } from '../base/errors.ts';
 import type { Epoch, NodeName, Uid } from '../base/ids.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Clock } from '../os/clock.ts';
+import type { NameService } from '../os/name-service.ts';
 import type { Committed, LeaseLog, LogNotice } from '../wal/log.ts';
 import { type AllocateRequest, decideAllocate } from './allocate.ts';
 import { openCertificate } from './certificate.ts';
 import { decide, type LeaseDecision, type RuleFacts } from './decision.ts';
 import type { LeaseEvent, MountFacts } from './event.ts';
-import { lookUpCandidates, type NameService } from './pool.ts';
+import { lookUpCandidates } from './pool.ts';
 import { findLease, type LeaseRef } from './reference.ts';
 import { unwrap } from './refusal.ts';
 import {
@@ -40,13 +41,14 @@ import type { LeaseState, LeaseStatus } from './state.ts';
 import type { Now } from './term.ts';
 import { type LeaseView, viewLease } from './view.ts';
 
-export type LeaseStoreSettings = Pick<Settings, 'cluster' | 'pool' | 'directory' | 'lease'>;
+export type LeaseStoreSettings = Pick<Settings, 'cluster' | 'pool' | 'lease'>;
 
 export type LeaseStorePorts = {
   readonly log: LeaseLog<LeaseState, LeaseEvent>;
   readonly nameService: NameService;
+  /** Its monotonic time must be that of the boot, the same in every process of the host: os/boot-clock.ts. */
   readonly clock: Clock;
-  /** Boot id of this host: with the monotonic clock it makes ages exact on the host that granted. */
+  /** Boot id of this host: with the monotonic time it makes ages exact on the host that granted. */
   readonly bootId: string;
 };
 
@@ -60,9 +62,9 @@ export type Allocated = {
 
 /** Rounds of look-ups; each asks for twice as many uids as the one before, up to CANDIDATES_MAX. */
 const ROUNDS_MAX = 12;
-const CANDIDATES_MAX = 64;
+const CANDIDATES_MAX = 32;
 /** Certificates of one commit, so that a lease of any size fits into records. */
-const CERTIFICATE_BYTES = 1 << 20;
+const CERTIFICATE_BYTES = 256 << 10;
 const SEED_BYTES = 32;
 const DAY_MS = 24 * 3600 * 1000;
 
@@ -122,8 +124,7 @@ export class LeaseStore {
           notices,
           result: { lease: result.lease, created: result.kind === 'granted', skipped: [...present] },
         };
-      const { controlUid } = this.#settings.directory;
-      const found = await lookUpCandidates(this.#ports.nameService, controlUid, result.candidates);
+      const found = await lookUpCandidates(this.#ports.nameService, result.candidates);
       for (const uid of found.present) present.add(uid);
       absent = found.absent;
     }
