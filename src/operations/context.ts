@@ -2,7 +2,6 @@
  * The composition root: what the operations of one command share, made from the configuration. Parts that an
  * operation does not use are never made.
  */
-import { join } from 'node:path';
 import type { Settings } from '../config/settings.ts';
 import { createFleet, type Fleet } from '../launch/fleet.ts';
 import type { LeaseEvent } from '../lease/event.ts';
@@ -64,7 +63,7 @@ export const openContext = (options: {
   const clock = bootClock;
   const identity = lazy(() => loadIdentity(cluster.pki));
   const ticketKey = lazy(() => loadTicketPrivateKey(cluster.pki));
-  const log = lazy(() => openLog(settings));
+  const log = lazy(() => new EpochLog(logPorts, logOptions(settings), leaseMachine));
   const leases = lazy(
     () =>
       new LeaseStore(
