@@ -30,6 +30,8 @@ const result = await build({
   format: 'esm',
   platform: 'node',
   target: 'node20.19',
+  // A dynamic import of a package with both forms must see its names, not one default export.
+  mainFields: ['module', 'main'],
   // Native packages find their binaries by their own place on disk.
   external: ['koffi', 'fs-native-extensions'],
   // CommonJS packages inside an ES module bundle still call require for node's own modules.
