@@ -5,10 +5,10 @@
  */
 import { closeSync, constants, openSync, readFileSync } from 'node:fs';
 import { errnoOf, XceError } from '../base/errors.ts';
-import { readBounded } from './files.ts';
 import { errnoName, O_PATH, readFsid } from './libc.ts';
 
-const TABLE_BYTES_MAX = 32 << 20;
+/** The kernel's own bound is 100,000 mounts (fs.mount-max). */
+const TABLE_BYTES_MAX = 64 << 20;
 /** A table that changes while it is read can miss an entry; a descriptor that is really mounted shows up soon. */
 const TABLE_READS_MAX = 5;
 
@@ -120,9 +120,17 @@ export const parseMountTable = (bytes: Buffer): readonly MountEntry[] => {
   return entries;
 };
 
-/** Every mount that this process can see, in the order they were mounted. */
-export const readMountTable = (): readonly MountEntry[] =>
-  parseMountTable(readBounded('/proc/self/mountinfo', TABLE_BYTES_MAX));
+/** Every mount that this process can see, in the order they were mounted. Throws XceError 'os'. */
+export const readMountTable = (): readonly MountEntry[] => {
+  let bytes: Buffer;
+  try {
+    bytes = readFileSync('/proc/self/mountinfo');
+  } catch (error) {
+    throw new XceError('os', `cannot read /proc/self/mountinfo: ${errnoOf(error)}`, { cause: error });
+  }
+  if (bytes.length > TABLE_BYTES_MAX) throw new XceError('os', 'the mount table is too large to be one');
+  return parseMountTable(bytes);
+};
 
 /** Mount id of an open descriptor, O_PATH ones too (proc(5), fdinfo). Throws XceError 'os'. */
 export const mountIdOf = (fd: number): number => {

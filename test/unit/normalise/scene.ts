@@ -126,9 +126,20 @@ export const makeDirectory = (path: string | Buffer, uid = JOB, mode = 0o700, gi
   chmodSync(path, mode);
 };
 
-/** Names below the job's directory that the job still owns, by find(1). */
-export const findOwned = (scene: Scene, uid = JOB): string[] =>
-  run('/usr/bin/find', scene.job, '-uid', String(uid)).split('\n').filter(Boolean);
+/** Paths in the job's directory that the job still owns, the directory's own among them. */
+export const findOwned = (scene: Scene): string[] => {
+  const found: string[] = [];
+  const look = (path: Buffer): void => {
+    const facts = lstatSync(path);
+    if (facts.uid === JOB) found.push(path.toString('latin1'));
+    if (!facts.isDirectory()) return;
+    for (const name of readdirSync(path, { encoding: 'buffer' })) {
+      look(Buffer.concat([path, Buffer.from('/'), name]));
+    }
+  };
+  look(Buffer.from(scene.job));
+  return found;
+};
 
 /** Reason, errno and count of each finding. */
 export const briefly = (report: NormaliseReport): string[] =>
