@@ -27,31 +27,41 @@ const onPath = (program: string): boolean =>
       }
     });
 
-/** Debian packages, named by a program each. */
-const HOST_PROGRAMS: Readonly<Record<string, string>> = {
-  debootstrap: 'debootstrap',
-  'systemd-nspawn': 'systemd-container',
-  ip: 'iproute2',
-  nsenter: 'util-linux',
-  mount: 'mount',
-};
+/** A program each, and the Debian package that has it. */
+const PROGRAMS = {
+  nodes: {
+    debootstrap: 'debootstrap',
+    'systemd-nspawn': 'systemd-container',
+    ip: 'iproute2',
+    nsenter: 'util-linux',
+    mount: 'mount',
+  },
+  tests: {
+    mandoc: 'mandoc',
+    'mkfs.ext4': 'e2fsprogs',
+    openssl: 'openssl',
+    setcap: 'libcap2-bin',
+    setfacl: 'acl',
+    setfattr: 'attr',
+  },
+} as const;
 
-export const installHostPackages = async (): Promise<void> => {
-  const missing = (): string[] => [
-    ...new Set(Object.entries(HOST_PROGRAMS).flatMap(([program, name]) => (onPath(program) ? [] : [name]))),
-  ];
-  const wanted = missing();
-  if (wanted.length === 0) return;
+/** Installs what is missing, for booting nodes or for the tests that run on the host itself. */
+export const installHostPackages = async (purpose: keyof typeof PROGRAMS): Promise<void> => {
+  const findMissing = (): readonly string[] =>
+    Object.entries(PROGRAMS[purpose]).flatMap(([program, name]) => (onPath(program) ? [] : [name]));
+  const missing = findMissing();
+  if (missing.length === 0) return;
   const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' };
-  const install = ['apt-get', 'install', '-y', '--no-install-recommends', ...wanted];
+  const install = ['apt-get', 'install', '-y', '--no-install-recommends', ...missing];
   const first = await run(install, { env, timeoutMs: 600_000 });
   if (first.exitCode !== 0) {
     await mustRun(['apt-get', 'update'], { env, timeoutMs: 300_000 });
     await mustRun(install, { env, timeoutMs: 600_000 });
   }
-  const still = missing();
+  const still = findMissing();
   if (still.length > 0)
-    throw new Error(`apt-get installed ${wanted.join(' ')}, but ${still.join(' ')} is missing`);
+    throw new Error(`after apt-get install ${missing.join(' ')}, ${still.join(' ')} is missing`);
 };
 
 /**

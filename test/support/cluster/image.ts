@@ -82,7 +82,7 @@ export const pruneCache = (prefix: string, keep: number): void => {
 /** The image of this recipe; made when the cache has none, which takes minutes. */
 export const prepareImage = async (report: (line: string) => void = () => undefined): Promise<CacheEntry> => {
   requireRoot();
-  await installHostPackages();
+  await installHostPackages('nodes');
   mkdirSync(cacheDirectory(), { recursive: true });
   const npm = await npmDirectory();
   const npmVersion: unknown = JSON.parse(readFileSync(join(npm, 'package.json'), 'utf8')).version;
