@@ -24,10 +24,12 @@ export const chooseConfigPath = (from: {
   readonly flag: string | undefined;
   readonly variable: string | undefined;
   readonly isRoot: boolean;
-  readonly workingDirectory: string;
+  /** Asked only for a relative path: a hook may run in a directory that is gone. */
+  readonly workingDirectory: () => string;
 }): string => {
   const variable = from.isRoot || from.variable === '' ? undefined : from.variable;
-  return posix.resolve(from.workingDirectory, from.flag ?? variable ?? DEFAULT_CONFIG_PATH);
+  const path = from.flag ?? variable ?? DEFAULT_CONFIG_PATH;
+  return posix.isAbsolute(path) ? posix.normalize(path) : posix.resolve(from.workingDirectory(), path);
 };
 
 export type LoadedConfig = DecodedConfig & { readonly path: string };

@@ -1,6 +1,6 @@
 import { XceError } from '../base/errors.ts';
 import { chooseConfigPath, type LoadedConfig, loadConfig } from '../config/load.ts';
-import { systemConfigPorts } from '../os/config-ports.ts';
+import { systemConfigPorts, workingDirectory } from '../os/config-ports.ts';
 
 export const isRoot = (): boolean => process.geteuid?.() === 0;
 
@@ -19,7 +19,7 @@ export const openConfig = (flag: string | undefined): LoadedConfig =>
       flag,
       variable: process.env['XCE_SANDBOX_CONFIG'],
       isRoot: isRoot(),
-      workingDirectory: process.cwd(),
+      workingDirectory,
     }),
     systemConfigPorts,
   );

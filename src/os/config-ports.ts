@@ -1,4 +1,5 @@
 import { hostname } from 'node:os';
+import { errnoOf, XceError } from '../base/errors.ts';
 import { readDeclaredRanges } from './declared-ranges.ts';
 import { readTrustedFile } from './trusted-file.ts';
 
@@ -10,4 +11,16 @@ export const systemConfigPorts = {
   readTrusted: readTrustedFile,
   hostName: hostname,
   declaredRanges: () => (process.geteuid?.() === 0 ? readDeclaredRanges() : []),
+};
+
+/** Throws XceError 'os' where the directory of this process is gone. */
+export const workingDirectory = (): string => {
+  try {
+    return process.cwd();
+  } catch (error) {
+    throw new XceError('os', `the working directory is gone: ${errnoOf(error) ?? String(error)}`, {
+      next: 'give --config an absolute path',
+      cause: error,
+    });
+  }
 };

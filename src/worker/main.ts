@@ -14,7 +14,7 @@ import { hexOfPublicKey } from '../lease/signed-text.ts';
 import { openTicket } from '../lease/ticket.ts';
 import { bootClock } from '../os/boot-clock.ts';
 import { readBootId } from '../os/clock.ts';
-import { systemConfigPorts } from '../os/config-ports.ts';
+import { systemConfigPorts, workingDirectory } from '../os/config-ports.ts';
 import { mountOf } from '../os/mounts.ts';
 import { createNameService } from '../os/name-service.ts';
 import { findPackage } from '../os/package-root.ts';
@@ -196,7 +196,7 @@ const run = async (configPath: string | undefined): Promise<void> => {
     flag: configPath,
     variable: undefined,
     isRoot: true,
-    workingDirectory: process.cwd(),
+    workingDirectory,
   });
   const { settings } = loadConfig(path, systemConfigPorts);
   const identity = loadIdentity(settings.cluster.pki);

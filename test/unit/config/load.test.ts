@@ -11,7 +11,7 @@ const portsWith = (changes: Partial<ConfigPorts>): ConfigPorts => ({
 });
 
 describe('chooseConfigPath', () => {
-  const from = { flag: undefined, variable: undefined, isRoot: false, workingDirectory: '/home/alice' };
+  const from = { flag: undefined, variable: undefined, isRoot: false, workingDirectory: () => '/home/alice' };
 
   test.each([
     ['nothing said: the file of the system', {}, FILE],
