@@ -15,6 +15,9 @@ import { AGENT_SOCKET } from './environment.ts';
 /** From the call to the daemon's start; the worker has a shorter one of its own. */
 const START_TIMEOUT_MS = 60_000;
 
+/** Signals by which a launcher ends its agents, with their numbers on Linux. */
+const ENDING = { SIGHUP: 1, SIGINT: 2, SIGTERM: 15 } as const;
+
 const write = (stream: NodeJS.WriteStream, bytes: Uint8Array): Promise<void> =>
   new Promise((resolve, reject) => {
     stream.write(bytes, (error) => (error ? reject(error) : resolve()));
@@ -46,8 +49,20 @@ const runAgent = async (args: readonly string[]): Promise<number> => {
       { timeoutMs: START_TIMEOUT_MS },
     );
     // The launcher ends its agents when its job is over; the worker then sees to the daemon.
-    for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.once(signal, () => stream.cancel());
-    return await follow(stream);
+    let endedBy: number | undefined;
+    for (const [name, number] of Object.entries(ENDING)) {
+      process.once(name, () => {
+        endedBy = number;
+        stream.cancel();
+      });
+    }
+    try {
+      return await follow(stream);
+    } catch (error) {
+      if (endedBy !== undefined && error instanceof XceError && error.code === 'cancelled')
+        return 128 + endedBy;
+      throw error;
+    }
   } finally {
     session.close();
   }
