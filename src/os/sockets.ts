@@ -136,7 +136,8 @@ export const listenUnix = async (
   server.maxConnections = options.connectionsMax;
   if ('fd' in place) {
     await startListening(server, { fd: place.fd }, `descriptor ${place.fd}`);
-    if (typeof server.address() !== 'string') {
+    // Node knows an address of every TCP socket, and none of a Unix socket that it did not bind.
+    if (server.address() !== null) {
       await stopListening(server);
       throw new XceError('os', `descriptor ${place.fd} is not a Unix socket`);
     }

@@ -82,6 +82,9 @@ export const openClientStream = (
             }
             case 'credit':
               credit += bytes.readUInt32BE(0);
+              if (credit > STREAM.stdinCreditBytes) {
+                throw new XceError('protocol', 'the worker grants more stdin than a stream may have open');
+              }
               wake();
               break;
             default:

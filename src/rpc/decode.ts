@@ -115,23 +115,27 @@ export const encodeDocument = (value: unknown, what: string, bytesMax: number): 
   return bytes;
 };
 
-/** What the peer is told of anything thrown: the code and one line; never a stack or a foreign message. */
+/** What the peer is told of anything thrown: the code and one line; never a stack, a foreign message or a rule of ours. */
 export const encodeError = (error: unknown): Buffer => {
   const known =
-    error instanceof XceError
+    error instanceof XceError && error.code !== 'bug'
       ? error
       : new XceError('bug', 'the worker broke one of its own rules; its journal has the rest');
   const { at, unchanged, next, detail } = known.facts;
   const line = (text: string) => text.slice(0, TEXT_CHARS_MAX);
+  const core = { code: known.code, message: line(known.message) };
   const wire = {
-    code: known.code,
-    message: line(known.message),
+    ...core,
     ...(at === undefined ? {} : { at: line(at) }),
     ...(unchanged === undefined ? {} : { unchanged: line(unchanged) }),
     ...(next === undefined ? {} : { next: line(next) }),
   };
-  const whole = Buffer.from(JSON.stringify(detail === undefined ? wire : { ...wire, detail }));
-  return whole.length <= STREAM.documentBytesMax ? whole : Buffer.from(JSON.stringify(wire));
+  // What does not fit is left out, the least important first.
+  for (const each of [detail === undefined ? wire : { ...wire, detail }, wire]) {
+    const bytes = Buffer.from(JSON.stringify(each));
+    if (bytes.length <= STREAM.documentBytesMax) return bytes;
+  }
+  return Buffer.from(JSON.stringify(core));
 };
 
 /** The HTTP status that repeats a code; clients look only for 200. */

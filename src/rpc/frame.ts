@@ -138,14 +138,14 @@ export const createFrameDecoder = (allowed: readonly Channel[]): FrameDecoder =>
     }
     const length = header.readUInt32BE(1);
     const { min, max } = BOUNDS[channel];
-    if (length > max) {
+    if (length > max && max > min) {
       throw breakWith(
         new XceError('too-large', `a frame of channel ${channel} announces ${length} bytes, over ${max}`),
       );
     }
-    if (length < min) {
+    if (length < min || length > max) {
       throw breakWith(
-        new XceError('protocol', `a frame of channel ${channel} announces ${length} bytes, under ${min}`),
+        new XceError('protocol', `a frame of channel ${channel} must not announce ${length} bytes`),
       );
     }
     current = channel;

@@ -33,7 +33,7 @@ export const CHANNEL = {
 
 export const STREAM = {
   headerBytes: 5,
-  /** Bytes of stdin a client may send before the first credit frame; a server never grants more in all. */
+  /** Bytes of stdin a client may send before the first credit frame, and the most that may be open at any time. */
   stdinCreditBytes: 256 << 10,
   /** Largest payload on the channels control and error. */
   documentBytesMax: 64 << 10,

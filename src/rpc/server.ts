@@ -88,8 +88,16 @@ type Call = {
 
 const PATH = /^\/xce\/([1-9][0-9]{0,4})\/([a-z][a-z-]{0,31})$/;
 
-/** The verb of a request line. Throws 'protocol'. */
-const parseRequestLine = (headers: IncomingHttpHeaders): string => {
+/** The verb of a request. Throws 'protocol' or 'too-large'. */
+const parseVerb = (headers: IncomingHttpHeaders): string => {
+  // HTTP/2 bounds them too, but only once the client has acknowledged our settings.
+  const headerBytes = Object.entries(headers).reduce(
+    (sum, [name, value]) => sum + name.length + String(value).length,
+    0,
+  );
+  if (headerBytes > LIMITS.headerBytesMax) {
+    throw new XceError('too-large', `the header fields are over ${LIMITS.headerBytesMax} bytes`);
+  }
   const [, major, verb] = PATH.exec(headers[':path'] ?? '') ?? [];
   if (headers[':method'] !== 'POST' || major === undefined || verb === undefined) {
     throw new XceError('protocol', 'the request is not POST /xce/MAJOR/VERB');
@@ -218,7 +226,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
     let verb = '-';
     let hold: Hold | undefined;
     try {
-      verb = parseRequestLine(headers);
+      verb = parseVerb(headers);
       const known = isUnaryVerb(verb) || isStreamVerb(verb) ? verb : undefined;
       const callers = known === undefined ? undefined : table[known]?.callers;
       if (known === undefined || callers === undefined) {

@@ -10,8 +10,10 @@ import type { InstanceName, JobId, LeaseNumber, NodeName, Uid } from '../../../s
 import { createAuthority, issue, type Validity, validForDays } from '../../../src/pki/authority.ts';
 import { type Identity, loadIdentity } from '../../../src/pki/identity.ts';
 import type { CertificateRole } from '../../../src/pki/names.ts';
+import { connectUnix } from '../../../src/rpc/client.ts';
 import type { RequestOf, ResponseOf, StepResult } from '../../../src/rpc/message.ts';
 import { createServer } from '../../../src/rpc/server.ts';
+import type { RpcSession } from '../../../src/rpc/session.ts';
 import type { RpcTimes } from '../../../src/rpc/times.ts';
 import type { Caller, RpcServer, ServerReport, VerbTable } from '../../../src/rpc/verbs.ts';
 
@@ -186,3 +188,15 @@ export const refusalOf = async (promise: Promise<unknown>): Promise<XceError> =>
 
 export const refusedCode = async (promise: Promise<unknown>): Promise<ErrorCode> =>
   (await refusalOf(promise)).code;
+
+/** Connects with the credentials of a job: the kernel records them in connect(2), which comes at once. */
+export const connectAsUid = (path: string, uid: number): Promise<RpcSession> => {
+  process.setegid?.(uid);
+  process.seteuid?.(uid);
+  try {
+    return connectUnix(path, { timeoutMs: 10_000 });
+  } finally {
+    process.seteuid?.(0);
+    process.setegid?.(0);
+  }
+};

@@ -8,6 +8,7 @@ import type { ClientStream, RpcSession } from '../../../src/rpc/session.ts';
 import {
   ANSWERS,
   asNode,
+  connectAsUid,
   createSite,
   DAEMON,
   echoTable,
@@ -128,18 +129,6 @@ describe('a stream verb', () => {
 });
 
 describe("a sandbox's socket", () => {
-  /** Connects with the credentials of the job: the kernel records them in connect(2), which comes at once. */
-  const connectAsUid = (path: string, uid: number): Promise<RpcSession> => {
-    process.setegid?.(uid);
-    process.seteuid?.(uid);
-    try {
-      return connectUnix(path, T);
-    } finally {
-      process.seteuid?.(0);
-      process.setegid?.(0);
-    }
-  };
-
   test('belongs to its uid, which alone may use it, for daemon alone', async () => {
     chmodSync(site.root, 0o711);
     const box = join(site.root, 'box');
