@@ -22,7 +22,7 @@ const leftovers = (
   ...leaders.filter(isAlive).map(({ pid }) => `process ${pid}`),
 ];
 
-describe('a cluster of two nodes', () => {
+describe('a cluster of two nodes', { timeout: 60_000 }, () => {
   let cluster: Cluster;
   beforeAll(async () => {
     cluster = await Cluster.start({ nodes: ['ctl', 'n1'], product: false });

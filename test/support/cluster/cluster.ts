@@ -42,6 +42,12 @@ export type ClusterOptions = {
   readonly report?: (line: string) => void;
 };
 
+/** As Promise.all, but nothing is still being made when it rejects. */
+const allDone = async <T>(works: readonly Promise<T>[]): Promise<readonly T[]> => {
+  await Promise.allSettled(works);
+  return await Promise.all(works);
+};
+
 const inNetns = (netns: string, argv: readonly string[]): readonly string[] => [
   'nsenter',
   `--net=${netns}`,
@@ -95,7 +101,7 @@ export class Cluster {
           options.binds ?? [],
         ),
       );
-      await Promise.all(cluster.nodes.map((node) => node.boot()));
+      await allDone(cluster.nodes.map((node) => node.boot()));
       return cluster;
     } catch (error) {
       await scope.close();
@@ -125,7 +131,7 @@ export class Cluster {
       ...places.map(({ name, address }) => `${address} ${name}`),
       '',
     ].join('\n');
-    return await Promise.all(
+    return await allDone(
       places.map(async ({ name, address }, index) => {
         const directory = join(scope.directory, 'nodes', name);
         for (const part of ['upper', 'work', 'root']) mkdirSync(join(directory, part), { recursive: true });
@@ -167,7 +173,7 @@ export class Cluster {
           name,
           address,
           directory,
-          cgroups: scope.cgroups.map((cgroup) => join(cgroup, name)),
+          cgroups: scope.cgroups(name),
           machine: `xt${scope.id}-${name}`,
           netns,
           hubNetns: hub,

@@ -107,7 +107,7 @@ export const prepareImage = async (report: (line: string) => void = () => undefi
         root,
         mirror,
       ];
-      await mustRun(enterCgroups(scope.cgroups, argv), { timeoutMs: 1_700_000 });
+      await mustRun(enterCgroups(scope.cgroups('build'), argv), { timeoutMs: 1_700_000 });
       trim(root);
       cpSync(npm, join(root, 'usr/lib/node_modules/npm'), { recursive: true, verbatimSymlinks: true });
       symlinkSync('../lib/node_modules/npm/bin/npm-cli.js', join(root, 'usr/bin/npm'));

@@ -3,7 +3,7 @@
  * It can be switched off, killed, cut off and booted again; its files stay, its /run and its boot id do not.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { closeSync, constants, existsSync, mkdirSync, openSync, readFileSync, readSync } from 'node:fs';
+import { closeSync, constants, existsSync, openSync, readFileSync, readSync } from 'node:fs';
 import { Socket } from 'node:net';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
@@ -145,7 +145,6 @@ export class Node {
   async boot(): Promise<void> {
     if (this.#nspawn !== undefined) throw new Error(`node ${this.name} is up already`);
     const { directory, cgroups } = this.#spec;
-    for (const cgroup of cgroups) if (!existsSync(cgroup)) mkdirSync(cgroup);
     const readyPipe = join(directory, 'ready');
     const canaryPipe = join(directory, 'ssh-canary');
     if (this.#canary === undefined) {

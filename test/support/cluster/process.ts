@@ -169,9 +169,12 @@ export const pollUntil = async (fact: () => boolean, timeoutMs: number): Promise
   return true;
 };
 
-/** argv that first moves itself into these cgroups, so that not even its first child is outside. */
+/**
+ * argv that first makes these cgroups (not their parents) and moves itself into them, so that not even its first child
+ * is outside.
+ */
 export const enterCgroups = (cgroups: readonly string[], argv: readonly string[]): readonly string[] => {
   const script =
-    'n=$1; shift; while [ "$n" -gt 0 ]; do echo $$ >"$1/cgroup.procs" || exit 98; shift; n=$((n-1)); done; exec "$@"';
+    'n=$1; shift; while [ "$n" -gt 0 ]; do [ -d "$1" ] || mkdir "$1" || exit 98; echo $$ >"$1/cgroup.procs" || exit 98; shift; n=$((n-1)); done; exec "$@"';
   return ['/bin/sh', '-c', script, 'sh', String(cgroups.length), ...cgroups, ...argv];
 };

@@ -65,7 +65,7 @@ const install = async (scope: Scope, image: CacheEntry, tarball: string, layer: 
     `/${STAGE}/product.tgz`,
   ];
   await mustRun(
-    enterCgroups(scope.cgroups, [
+    enterCgroups(scope.cgroups('install'), [
       ...nspawn,
       ...surroundings,
       `--directory=${merged}`,

@@ -25,7 +25,7 @@ import {
 import { createRequire } from 'node:module';
 import { basename, join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
-import { cacheDirectory, readCgroupRoots, readMounts } from './host.ts';
+import { cacheDirectory, readCgroupRoots, readMounts, withLock } from './host.ts';
 import { identify, isAlive, mustRun, type ProcessId, pollUntil, run } from './process.ts';
 
 export type ScopeFacts = {
@@ -64,13 +64,19 @@ export const listScopes = (): readonly string[] => {
 export const cgroupsOf = (directory: string): readonly string[] =>
   readCgroupRoots().map((root) => join(root, `xce-test-${basename(directory)}`));
 
-const subCgroups = (directory: string): readonly string[] =>
-  existsSync(directory)
-    ? readdirSync(directory, { withFileTypes: true })
-        .filter((entry) => entry.isDirectory())
-        .flatMap((entry) => subCgroups(join(directory, entry.name)))
-        .concat(directory)
-    : [];
+/** A cgroup and all below it, the deepest first; none when it is gone. */
+const subCgroups = (directory: string): readonly string[] => {
+  let names: readonly string[];
+  try {
+    names = readdirSync(directory, { withFileTypes: true }).flatMap((entry) =>
+      entry.isDirectory() ? [entry.name] : [],
+    );
+  } catch (error) {
+    if (existsSync(directory)) throw error;
+    return [];
+  }
+  return [...names.flatMap((name) => subCgroups(join(directory, name))), directory];
+};
 
 const readMembers = (cgroup: string): readonly number[] => {
   try {
@@ -88,26 +94,26 @@ const signalQuietly = (pid: number): void => {
   }
 };
 
-/** Kills whoever is in these cgroup trees, waits until they are empty, and removes the trees. */
-export const clearCgroups = async (directories: readonly string[]): Promise<void> => {
-  const empty = await pollUntil(() => {
-    const members = directories.flatMap(subCgroups).flatMap(readMembers);
-    // pid 0 stands for a process of a pid namespace that is not ours; there is none in a scope
-    for (const pid of members) if (pid > 1) signalQuietly(pid);
-    return members.length === 0;
-  }, 20_000);
-  if (!empty) throw new Error(`processes of ${directories.join(', ')} do not end`);
-  for (const cgroup of directories.flatMap(subCgroups)) {
-    const gone = await pollUntil(() => {
-      try {
-        rmdirSync(cgroup);
-      } catch {
-        return !existsSync(cgroup); // EBUSY until the kernel has reaped the last member
-      }
-      return true;
-    }, 10_000);
-    if (!gone) throw new Error(`cgroup ${cgroup} cannot be removed`);
+const removeCgroup = (cgroup: string): void => {
+  try {
+    rmdirSync(cgroup);
+  } catch {
+    // somebody is in it still, or has just entered; the caller looks again
   }
+};
+
+/**
+ * Kills whoever is in these cgroup trees and removes them. Only once the topmost is gone can nobody enter any more
+ * (`enterCgroups` makes no parents), so killing and removing go on together until then.
+ */
+export const clearCgroups = async (directories: readonly string[]): Promise<void> => {
+  const gone = await pollUntil(() => {
+    const cgroups = directories.flatMap(subCgroups);
+    for (const pid of cgroups.flatMap(readMembers)) signalQuietly(pid);
+    for (const cgroup of cgroups) removeCgroup(cgroup);
+    return !directories.some((directory) => existsSync(directory));
+  }, 20_000);
+  if (!gone) throw new Error(`processes of ${directories.join(', ')} do not end`);
 };
 
 const mountsBelow = (directory: string): readonly string[] =>
@@ -131,14 +137,11 @@ const unmount = async (point: string): Promise<void> => {
   if (end.exitCode !== 0) await run(['umount', '--lazy', point], { timeoutMs: 10_000 });
 };
 
-/** Ends and removes everything of a scope. Idempotent; may be called by any process. */
-export const takeDown = async (directory: string): Promise<void> => {
-  const id = basename(directory);
+const takeDownOnce = async (directory: string): Promise<void> => {
   await clearCgroups(cgroupsOf(directory));
   for (const point of mountsBelow(directory)) await unmount(point);
-  for (const path of nspawnLeftovers(id)) {
-    const points = readMounts().map(({ point }) => point);
-    if (points.includes(path)) await unmount(path);
+  for (const path of nspawnLeftovers(basename(directory))) {
+    if (readMounts().some(({ point }) => point === path)) await unmount(path);
     rmSync(path, { recursive: true, force: true });
   }
   const left = mountsBelow(directory);
@@ -152,22 +155,48 @@ export const takeDown = async (directory: string): Promise<void> => {
   }
 };
 
+const TAKE_DOWN_TRIES = 3;
+
+/**
+ * Ends and removes everything of a scope. Idempotent; may be called by any process. An owner that is interrupted while
+ * it makes things may finish a mount behind our back, so a failure is looked at once more.
+ */
+export const takeDown = async (directory: string): Promise<void> => {
+  for (let left = TAKE_DOWN_TRIES - 1; ; left -= 1) {
+    try {
+      await takeDownOnce(directory);
+      return;
+    } catch (error) {
+      if (left === 0) throw error;
+    }
+  }
+};
+
+/** Nobody will take this scope down: not its owner, not its reaper, and nobody asked to keep it on this boot. */
+const isForsaken = (directory: string): boolean => {
+  const facts = readFacts(directory);
+  if (facts === undefined) return existsSync(directory); // somebody was killed while removing it
+  if (facts.kept) return facts.owner.bootId !== identify(process.pid).bootId;
+  return !isAlive(facts.owner) && (facts.reaper === null || !isAlive(facts.reaper));
+};
+
+/** A scope in the making is named after its maker. */
+const isForsakenStaging = (name: string): boolean => {
+  const [pid, startTicks = ''] = name.slice(STAGING.length).split('-');
+  return !isAlive({ pid: Number(pid), startTicks, bootId: identify(process.pid).bootId });
+};
+
 /** Takes down what killed owners left. A scope with a living owner or reaper, or a kept one, is left alone. */
 export const sweep = async (): Promise<void> => {
   if (!existsSync(scopesDirectory())) return;
-  for (const name of readdirSync(scopesDirectory())) {
-    const directory = join(scopesDirectory(), name);
-    if (name.startsWith(STAGING)) {
-      const [pid, startTicks] = name.slice(STAGING.length).split('-');
-      const alive = isAlive({ ...identify(process.pid), pid: Number(pid), startTicks: startTicks ?? '' });
-      if (!alive) rmSync(directory, { recursive: true, force: true });
-      continue;
-    }
-    const facts = readFacts(directory);
-    if (facts?.kept === true || (facts !== undefined && isAlive(facts.owner))) continue;
-    if (facts !== undefined && facts.reaper !== null && isAlive(facts.reaper)) continue;
-    await takeDown(directory);
+  const staging = readdirSync(scopesDirectory()).filter((name) => name.startsWith(STAGING));
+  for (const name of staging.filter(isForsakenStaging)) {
+    rmSync(join(scopesDirectory(), name), { recursive: true, force: true });
   }
+  if (!listScopes().some(isForsaken)) return;
+  await withLock('sweep', 300_000, async () => {
+    for (const directory of listScopes().filter(isForsaken)) await takeDown(directory);
+  });
 };
 
 /**
@@ -201,6 +230,14 @@ const startReaper = (directory: string): ChildProcess => {
   });
 };
 
+/** Where cgroup2 has controllers, the cgroups below are to have them too, so that limits inside the nodes are real. */
+const passControllersOn = (cgroup: string): void => {
+  const available = join(cgroup, 'cgroup.controllers');
+  if (!existsSync(available)) return; // a v1 hierarchy
+  const names = readFileSync(available, 'latin1').trim().split(' ').filter(Boolean);
+  writeFileSync(join(cgroup, 'cgroup.subtree_control'), names.map((name) => `+${name}`).join(' '));
+};
+
 const ours = new Set<Scope>();
 
 /** Takes down whatever this process has made and not kept; for the handler of a signal that ends it. */
@@ -211,8 +248,6 @@ export const closeAll = async (): Promise<void> => {
 export class Scope {
   readonly id: string;
   readonly directory: string;
-  /** One per hierarchy; made. */
-  readonly cgroups: readonly string[];
   readonly #reaper: ChildProcess;
   readonly #reaperEnd: Promise<string>;
   #closed: Promise<void> | undefined;
@@ -220,7 +255,6 @@ export class Scope {
   private constructor(id: string, directory: string, reaper: ChildProcess) {
     this.id = id;
     this.directory = directory;
-    this.cgroups = cgroupsOf(directory);
     this.#reaper = reaper;
     let said = '';
     reaper.stderr?.on('data', (chunk: Buffer) => {
@@ -253,9 +287,17 @@ export class Scope {
     const { pid } = scope.#reaper;
     if (pid === undefined) throw new Error(`the reaper did not start: ${await scope.#reaperEnd}`);
     scope.#write({ ...facts, reaper: identify(pid) });
-    for (const cgroup of scope.cgroups) mkdirSync(cgroup);
+    for (const cgroup of cgroupsOf(directory)) {
+      mkdirSync(cgroup);
+      passControllersOn(cgroup);
+    }
     ours.add(scope);
     return scope;
+  }
+
+  /** Names a cgroup of the scope in every hierarchy; whoever wants to enter it makes it. */
+  cgroups(name: string): readonly string[] {
+    return cgroupsOf(this.directory).map((cgroup) => join(cgroup, name));
   }
 
   #write(facts: ScopeFacts): void {
