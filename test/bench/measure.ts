@@ -3,13 +3,18 @@
  * as wait4(2) gives them. The waiting is done by a small perl program (perl-base is on every Debian), since a child's
  * peak includes what its parent had resident when it forked, and Node alone has 40 MB.
  */
-import { mustRun } from '../support/cluster/process.ts';
+import { describeEnd, type Finished, run } from '../support/cluster/process.ts';
 
-export type Command = {
-  readonly argv: readonly string[];
-  readonly env?: Readonly<Record<string, string>>;
-  readonly cwd?: string;
-};
+/** Runs argv somewhere and says how it ended: `onHost`, or exec of a node. */
+export type MeasureOn = (argv: readonly string[], timeoutMs: number) => Promise<Finished>;
+
+/** With nothing of the caller's environment, which could change what is measured. */
+export const onHost: MeasureOn = (argv, timeoutMs) =>
+  run(argv, {
+    timeoutMs,
+    env: { PATH: '/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
+    cwd: '/',
+  });
 
 export type Usage = { readonly wallMs: number; readonly cpuMs: number; readonly peakMiB: number };
 
@@ -33,21 +38,15 @@ my ($us, $uu, $ss, $su, $kib) = unpack "q5", $usage;
 printf '{"status":%d,"wallMs":%.3f,"cpuMs":%.3f,"peakMiB":%.3f}', unpack("i", $status), $wall, ($us + $ss) * 1e3 + ($uu + $su) / 1e3, $kib / 1024;
 `;
 
-/** Runs a command once, to its end; it must exit 0. Its standard output is thrown away. */
-export const measureOnce = async (command: Command): Promise<Usage> => {
+/** Runs a command by absolute path once, to its end; it must exit 0. Its standard output is thrown away. */
+export const measureOnce = async (on: MeasureOn, argv: readonly string[]): Promise<Usage> => {
   const numbers = SYSCALLS[process.arch];
   if (numbers === undefined) throw new Error(`no system call numbers for ${process.arch}`);
-  const argv = ['/usr/bin/perl', '-e', WAITER, '--', ...numbers.map(String), ...command.argv];
-  const end = await mustRun(argv, {
-    timeoutMs: 300_000,
-    env: { PATH: '/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8', ...command.env },
-    cwd: command.cwd ?? '/',
-  });
+  const end = await on(['/usr/bin/perl', '-e', WAITER, '--', ...numbers.map(String), ...argv], 300_000);
+  const said = end.stderr.toString('utf8').trim().slice(-2000);
+  if (end.exitCode !== 0) throw new Error(`measuring ${argv.join(' ')}: ${describeEnd(end)}\n${said}`);
   const { status, ...usage } = JSON.parse(end.stdout.toString('utf8')) as Usage & { readonly status: number };
-  if (status !== 0) {
-    const said = end.stderr.toString('utf8').trim().slice(-2000);
-    throw new Error(`${command.argv.join(' ')} ended with wait status ${status}\n${said}`);
-  }
+  if (status !== 0) throw new Error(`${argv.join(' ')} ended with wait status ${status}\n${said}`);
   return usage;
 };
 
