@@ -52,12 +52,12 @@ export const installHostPackages = async (purpose: keyof typeof PROGRAMS): Promi
     Object.entries(PROGRAMS[purpose]).flatMap(([program, name]) => (onPath(program) ? [] : [name]));
   const missing = findMissing();
   if (missing.length === 0) return;
-  const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' };
-  const install = ['apt-get', 'install', '-y', '--no-install-recommends', ...missing];
-  const first = await run(install, { env, timeoutMs: 600_000 });
+  const apt = ['env', 'DEBIAN_FRONTEND=noninteractive', 'apt-get'];
+  const install = [...apt, 'install', '-y', '--no-install-recommends', ...missing];
+  const first = await run(install, { timeoutMs: 600_000 });
   if (first.exitCode !== 0) {
     await mustRun(['apt-get', 'update'], { env, timeoutMs: 300_000 });
-    await mustRun(install, { env, timeoutMs: 600_000 });
+    await mustRun(install, { timeoutMs: 600_000 });
   }
   const still = findMissing();
   if (still.length > 0)

@@ -86,12 +86,15 @@ export const feed = (child: ChildProcess, input: Uint8Array | string | undefined
   child.stdin?.end(input);
 };
 
+/** Tools of the system lie in sbin as well, which the PATH after su(1) lacks. */
+const TOOL_PATH = `${process.env['PATH'] ?? '/usr/bin:/bin'}:/usr/local/sbin:/usr/sbin:/sbin`;
+
 export const run = async (argv: readonly string[], options: RunOptions = {}): Promise<Finished> => {
   const [file, ...rest] = argv;
   if (file === undefined) throw new Error('run: empty argv');
   const spawnOptions: SpawnOptions = {
     stdio: [options.input === undefined ? 'ignore' : 'pipe', 'pipe', 'pipe'],
-    ...(options.env === undefined ? {} : { env: options.env }),
+    env: options.env ?? { ...process.env, PATH: TOOL_PATH },
     ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
   };
   const child = spawn(file, rest, spawnOptions);
