@@ -56,7 +56,7 @@ export const installHostPackages = async (purpose: keyof typeof PROGRAMS): Promi
   const install = [...apt, 'install', '-y', '--no-install-recommends', ...missing];
   const first = await run(install, { timeoutMs: 600_000 });
   if (first.exitCode !== 0) {
-    await mustRun(['apt-get', 'update'], { env, timeoutMs: 300_000 });
+    await mustRun(['apt-get', 'update'], { timeoutMs: 300_000 });
     await mustRun(install, { timeoutMs: 600_000 });
   }
   const still = findMissing();
