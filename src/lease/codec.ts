@@ -4,6 +4,7 @@
  * Every value has exactly one encoding, so equal states have equal bytes.
  */
 import { assert, XceError } from '../base/errors.ts';
+import { LIMITS } from '../base/limits.ts';
 
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
@@ -17,6 +18,25 @@ export const isEncodable = (text: string, bytesMax: number): boolean => {
   const bytes = Buffer.from(text);
   return bytes.length <= bytesMax && bytes.toString() === text;
 };
+
+/**
+ * Texts that occur again and again, kept once. It starts anew when it is full, so that a log of ever new texts
+ * cannot make it grow.
+ */
+export class WordTable<Word extends string> {
+  readonly #words = new Map<string, Word>();
+
+  keep(text: string, make: (text: string) => Word): Word {
+    const known = this.#words.get(text);
+    if (known !== undefined) return known;
+    const word = make(text);
+    if (this.#words.size >= LIMITS.nodesMax) this.#words.clear();
+    this.#words.set(text, word);
+    return word;
+  }
+}
+
+const words = new WordTable<string>();
 
 export class ByteWriter {
   #buffer = Buffer.allocUnsafe(128);
@@ -152,6 +172,11 @@ export class ByteReader {
     }
     this.#offset = end;
     return value;
+  }
+
+  /** A text that occurs in many records. */
+  word(bytesMax: number): string {
+    return words.keep(this.text(bytesMax), (text) => text);
   }
 
   /** A text that must be one of a kind; `parse` returns undefined for any other. */

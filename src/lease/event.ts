@@ -17,7 +17,7 @@ import {
   type Uid,
 } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
-import { ByteReader, ByteWriter } from './codec.ts';
+import { ByteReader, ByteWriter, WordTable } from './codec.ts';
 import type { Term } from './term.ts';
 
 export type Submitter = { readonly uid: number; readonly gid: number };
@@ -158,7 +158,7 @@ export const readTerm = (from: ByteReader): Term => ({
   issued: {
     wallMs: from.whole(SAFE),
     monotonicMs: from.whole(SAFE),
-    bootId: from.text(LIMITS.bootIdBytesMax),
+    bootId: from.word(LIMITS.bootIdBytesMax),
   },
 });
 
@@ -167,8 +167,13 @@ export const readEpoch = (from: ByteReader): Epoch => from.whole(SAFE, 1) as Epo
 export const readUid = (from: ByteReader): Uid => from.whole(UID_MAX, 1) as Uid;
 export const readAttempt = (from: ByteReader): Attempt => from.whole(ATTEMPT_MAX) as Attempt;
 export const readJob = (from: ByteReader): JobId => from.parsed(LIMITS.jobIdBytesMax, parseJobId, 'job id');
+/** The same few names occur in every lease: each is checked once and kept once. */
+const knownNodes = new WordTable<NodeName>();
 export const readNode = (from: ByteReader): NodeName =>
-  from.parsed(LIMITS.nodeNameCharsMax, parseNodeName, 'node name');
+  knownNodes.keep(from.text(LIMITS.nodeNameCharsMax), (text) => {
+    if (parseNodeName(text) !== text) throw from.corrupt('a text is not a node name');
+    return text as NodeName;
+  });
 export const readSchedulerStart = (from: ByteReader): number | null => from.optional(() => from.whole(SAFE));
 
 export const writeSubmitter = (to: ByteWriter, submitter: Submitter): void => {
@@ -184,10 +189,18 @@ export const writeRoot = (to: ByteWriter, root: LeaseRoot | LeaseWorkspace): voi
   to.text(root.path).text(root.storage);
 };
 
-export const readRoot = (from: ByteReader): LeaseRoot => ({
-  path: from.text(LIMITS.pathBytesMax),
-  storage: from.text(LIMITS.storageNameBytesMax),
+const readRoot = (from: ByteReader): LeaseRoot => ({
+  path: from.word(LIMITS.pathBytesMax),
+  storage: from.word(LIMITS.storageNameBytesMax),
 });
+
+const NO_ROOTS: readonly LeaseRoot[] = [];
+export const readRoots = (from: ByteReader): readonly LeaseRoot[] => {
+  const roots = from.list(LIMITS.leaseRootsMax, () => readRoot(from));
+  return roots.length === 0 ? NO_ROOTS : roots;
+};
+
+export const readWorkspace = (from: ByteReader): LeaseWorkspace | null => from.optional(() => readRoot(from));
 
 export const writeMount = (to: ByteWriter, mount: MountFacts): void => {
   to.text(mount.path).text(mount.source).text(mount.type).text(mount.fsid);
@@ -206,7 +219,7 @@ export const writeBinding = (to: ByteWriter, binding: Binding): void => {
 
 export const readBinding = (from: ByteReader): Binding => ({
   workerKey: from.hex(LIMITS.workerKeyBytes),
-  bootId: from.text(LIMITS.bootIdBytesMax),
+  bootId: from.word(LIMITS.bootIdBytesMax),
 });
 
 export const writeQuarantine = (to: ByteWriter, quarantine: Quarantine): void => {
@@ -302,8 +315,8 @@ const readEvent = (kind: EventKind, from: ByteReader): LeaseEvent => {
         schedulerStartS: readSchedulerStart(from),
         submitter: readSubmitter(from),
         nodes: from.list(LIMITS.leaseNodesMax, () => readNode(from)),
-        roots: from.list(LIMITS.leaseRootsMax, () => readRoot(from)),
-        workspace: from.optional(() => readRoot(from)),
+        roots: readRoots(from),
+        workspace: readWorkspace(from),
         term: readTerm(from),
         epoch: readEpoch(from),
       };

@@ -15,6 +15,7 @@ import { commandFor, findLease, type LeaseRef, nameLease } from './reference.ts'
 import { accept, type Refusal, refuse, type Verdict } from './refusal.ts';
 import {
   type ExistingEvent,
+  isFinished,
   type Lease,
   type LeaseState,
   type LeaseStatus,
@@ -198,7 +199,7 @@ export const decideRecordMounts = (
       return refuse('protocol', `${node} reports a mount for ${mount.path}, which is not of the lease`);
     if (!isMountEncodable(mount))
       return refuse('protocol', `${node} reports a mount for ${mount.path} that cannot be recorded`);
-    const recorded = lease.mounts.get(mount.path);
+    const recorded = lease.mounts.find((one) => one.mount.path === mount.path);
     const known = recorded?.mount ?? added.get(mount.path);
     if (known === undefined) added.set(mount.path, mount);
     else if (known.source !== mount.source || known.type !== mount.type || known.fsid !== mount.fsid)
@@ -390,7 +391,7 @@ export const decideFinishRoot = (
       next: commandFor('normalise', lease),
       detail: { lease: lease.number, path, left },
     });
-  const events: readonly ExistingEvent[] = lease.finished.has(path)
+  const events: readonly ExistingEvent[] = isFinished(lease, path)
     ? []
     : [{ kind: 'normalised', lease: lease.number, path, walked, changed }];
   return decide(events, viewAfter(lease, events, facts));

@@ -17,11 +17,12 @@ import {
   readMount,
   readNode,
   readQuarantine,
-  readRoot,
+  readRoots,
   readSchedulerStart,
   readSubmitter,
   readTerm,
   readUid,
+  readWorkspace,
   writeBinding,
   writeMount,
   writeQuarantine,
@@ -30,10 +31,15 @@ import {
   writeTerm,
 } from './event.ts';
 import {
+  type FinishedScope,
   LEASE_STATUSES,
   type Lease,
   type LeaseNode,
   type LeaseState,
+  type LeaseStatus,
+  NO_MOUNTS,
+  NONE_FINISHED,
+  type RecordedMount,
   restoreLease,
   UNTOUCHED_NODE,
 } from './state.ts';
@@ -92,51 +98,52 @@ const writeLease = (to: ByteWriter, lease: Lease): void => {
   to.optional(lease.workspace, (workspace) => writeRoot(to, workspace));
   to.byte(LEASE_STATUSES.indexOf(lease.status)).whole(lease.epoch);
   writeTerm(to, lease.term);
-  to.list([...lease.mounts.values()], ({ node, mount }) => {
+  to.list(lease.mounts, ({ node, mount }) => {
     to.text(node);
     writeMount(to, mount);
   });
-  to.list([...lease.finished], ([path, { walked, changed }]) => to.text(path).whole(walked).whole(changed));
+  to.list(lease.finished, ({ path, walked, changed }) => to.text(path).whole(walked).whole(changed));
   to.optional(lease.quarantine, (quarantine) => writeQuarantine(to, quarantine));
 };
 
-const readLease = (from: ByteReader): Lease => {
-  const head = {
-    number: readLeaseNumber(from),
-    uid: readUid(from),
-    job: readJob(from),
-    attempt: readAttempt(from),
-    schedulerStartS: readSchedulerStart(from),
-    submitter: readSubmitter(from),
-    roots: from.list(LIMITS.leaseRootsMax, () => readRoot(from)),
-    workspace: from.optional(() => readRoot(from)),
-  };
+const readMounts = (from: ByteReader): readonly RecordedMount[] => {
+  const mounts = from.list(LIMITS.leaseScopesMax, () => ({ node: readNode(from), mount: readMount(from) }));
+  return mounts.length === 0 ? NO_MOUNTS : mounts;
+};
+
+const readFinished = (from: ByteReader): readonly FinishedScope[] => {
+  const finished = from.list(LIMITS.leaseScopesMax, () => ({
+    path: from.text(LIMITS.pathBytesMax),
+    walked: from.whole(SAFE),
+    changed: from.whole(SAFE),
+  }));
+  return finished.length === 0 ? NONE_FINISHED : finished;
+};
+
+const readStatus = (from: ByteReader): LeaseStatus => {
   const status = LEASE_STATUSES[from.byte()];
   if (status === undefined) throw from.corrupt('a lease has an unknown status');
-  const lease: Lease = {
-    ...head,
-    status,
-    epoch: readEpoch(from),
-    term: readTerm(from),
-    nodes: new Map(),
-    mounts: new Map(),
-    finished: new Map(),
-    quarantine: null,
-  };
-  from.list(LIMITS.leaseScopesMax, () => {
-    const node = readNode(from);
-    const mount = readMount(from);
-    lease.mounts.set(mount.path, { node, mount });
-  });
-  from.list(LIMITS.leaseScopesMax, () => {
-    lease.finished.set(from.text(LIMITS.pathBytesMax), {
-      walked: from.whole(SAFE),
-      changed: from.whole(SAFE),
-    });
-  });
-  lease.quarantine = from.optional(() => readQuarantine(from));
-  return lease;
+  return status;
 };
+
+/** Its nodes come in records of their own. */
+const readLease = (from: ByteReader): Lease => ({
+  number: readLeaseNumber(from),
+  uid: readUid(from),
+  job: readJob(from),
+  attempt: readAttempt(from),
+  schedulerStartS: readSchedulerStart(from),
+  submitter: readSubmitter(from),
+  roots: readRoots(from),
+  workspace: readWorkspace(from),
+  status: readStatus(from),
+  epoch: readEpoch(from),
+  term: readTerm(from),
+  nodes: new Map(),
+  mounts: readMounts(from),
+  finished: readFinished(from),
+  quarantine: from.optional(() => readQuarantine(from)),
+});
 
 type NodesEntry = { readonly lease: Lease; readonly nodes: readonly (readonly [NodeName, LeaseNode])[] };
 

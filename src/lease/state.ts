@@ -80,6 +80,11 @@ export type LeaseNode = {
   readonly certificate: string | null;
 };
 
+/** A mount, with the first node that reported it. */
+export type RecordedMount = { readonly node: NodeName; readonly mount: MountFacts };
+export type FinishedScope = { readonly path: string; readonly walked: number; readonly changed: number };
+
+/** There may be 100,000 of these at once, so a new one holds no collection that is empty. */
 export type Lease = {
   readonly number: LeaseNumber;
   readonly uid: Uid;
@@ -93,10 +98,10 @@ export type Lease = {
   epoch: Epoch;
   term: Term;
   readonly nodes: Map<NodeName, LeaseNode>;
-  /** By path of the scope, with the first node that reported it. */
-  readonly mounts: Map<string, { readonly node: NodeName; readonly mount: MountFacts }>;
-  /** Scopes whose verify pass found nothing, by path. */
-  readonly finished: Map<string, { readonly walked: number; readonly changed: number }>;
+  /** At most one for each scope. */
+  mounts: readonly RecordedMount[];
+  /** Scopes whose verify pass found nothing. */
+  finished: readonly FinishedScope[];
   /** The last reason for quarantine; kept through a retry, replaced by the next. */
   quarantine: Quarantine | null;
 };
@@ -137,9 +142,12 @@ export const scopesOf = (lease: Pick<Lease, 'roots' | 'workspace'>): readonly st
 export const uncertifiedNodes = (lease: Lease): readonly NodeName[] =>
   [...lease.nodes].filter(([, node]) => node.certificate === null).map(([name]) => name);
 
+export const isFinished = (lease: Lease, path: string): boolean =>
+  lease.finished.some((scope) => scope.path === path);
+
 /** Scopes without a finished verify pass. */
 export const unfinishedScopes = (lease: Lease): readonly string[] =>
-  scopesOf(lease).filter((path) => !lease.finished.has(path));
+  scopesOf(lease).filter((path) => !isFinished(lease, path));
 
 /** Nodes that nothing is known of, most of all there are: shared, since a node's facts are replaced, not changed. */
 export const UNTOUCHED_NODE: Readonly<Record<LeaseNode['role'], LeaseNode>> = {
@@ -151,6 +159,15 @@ const impossible = (event: LeaseEvent, problem: string): XceError =>
   new XceError('log-corrupt', `the lease log does not add up: ${event.kind}: ${problem}`, {
     ...('lease' in event ? { at: `lease ${event.lease}` } : {}),
   });
+
+const untouchedNodes = (names: readonly NodeName[]): Map<NodeName, LeaseNode> => {
+  const nodes = new Map<NodeName, LeaseNode>();
+  for (const name of names) nodes.set(name, UNTOUCHED_NODE.job);
+  return nodes;
+};
+
+export const NO_MOUNTS: readonly RecordedMount[] = [];
+export const NONE_FINISHED: readonly FinishedScope[] = [];
 
 /** The lease as it is right after it was granted. */
 export const newLease = (event: EventOf<'allocate'>): Lease => ({
@@ -165,9 +182,9 @@ export const newLease = (event: EventOf<'allocate'>): Lease => ({
   status: 'active',
   epoch: event.epoch,
   term: event.term,
-  nodes: new Map(event.nodes.map((node) => [node, UNTOUCHED_NODE.job])),
-  mounts: new Map(),
-  finished: new Map(),
+  nodes: untouchedNodes(event.nodes),
+  mounts: NO_MOUNTS,
+  finished: NONE_FINISHED,
   quarantine: null,
 });
 
@@ -175,8 +192,6 @@ export const newLease = (event: EventOf<'allocate'>): Lease => ({
 const cloneLease = (lease: Lease): Lease => ({
   ...lease,
   nodes: new Map(lease.nodes),
-  mounts: new Map(lease.mounts),
-  finished: new Map(lease.finished),
 });
 
 const nodeOf = (lease: Lease, event: LeaseEvent, name: NodeName): LeaseNode => {
@@ -230,13 +245,14 @@ const applyToLease = (lease: Lease, event: ExistingEvent): boolean => {
       for (const mount of event.mounts) {
         if (!scopesOf(lease).includes(mount.path))
           throw impossible(event, `${mount.path} is not of the lease`);
-        if (lease.mounts.has(mount.path)) throw impossible(event, `${mount.path} is recorded already`);
-        lease.mounts.set(mount.path, { node: event.node, mount });
+        if (lease.mounts.some((one) => one.mount.path === mount.path))
+          throw impossible(event, `${mount.path} is recorded already`);
+        lease.mounts = [...lease.mounts, { node: event.node, mount }];
       }
       break;
     case 'drain':
       setNonces(lease, event, event.nonces);
-      lease.finished.clear();
+      lease.finished = NONE_FINISHED;
       break;
     case 'ask':
       setNonces(lease, event, event.nonces);
@@ -255,8 +271,11 @@ const applyToLease = (lease: Lease, event: ExistingEvent): boolean => {
     }
     case 'normalised':
       if (!scopesOf(lease).includes(event.path)) throw impossible(event, `${event.path} is not of the lease`);
-      if (lease.finished.has(event.path)) throw impossible(event, `${event.path} is finished already`);
-      lease.finished.set(event.path, { walked: event.walked, changed: event.changed });
+      if (isFinished(lease, event.path)) throw impossible(event, `${event.path} is finished already`);
+      lease.finished = [
+        ...lease.finished,
+        { path: event.path, walked: event.walked, changed: event.changed },
+      ];
       break;
     case 'free': {
       const [missing] = [...uncertifiedNodes(lease), ...unfinishedScopes(lease)];
@@ -304,14 +323,16 @@ const applyAllocate = (state: LeaseState, event: EventOf<'allocate'>): void => {
   if (event.epoch < state.epoch) throw impossible(event, `epoch ${event.epoch} is over`);
   const holder = state.byUid.get(event.uid);
   if (holder !== undefined) throw impossible(event, `uid ${event.uid} is held by lease ${holder.number}`);
-  const living = (state.byJob.get(event.job) ?? []).find((lease) => lease.attempt === event.attempt);
+  const living = state.byJob.get(event.job)?.find((other) => other.attempt === event.attempt);
   if (living !== undefined) throw impossible(event, `lease ${living.number} is of the same attempt`);
-  if (event.nodes.length === 0 || new Set(event.nodes).size !== event.nodes.length)
+  const lease = newLease(event);
+  if (event.nodes.length === 0 || lease.nodes.size !== event.nodes.length)
     throw impossible(event, 'its nodes are not a set');
   const scopes = scopesOf(event);
-  if (new Set(scopes).size !== scopes.length) throw impossible(event, 'its paths are not a set');
+  if (scopes.length > 1 && new Set(scopes).size !== scopes.length)
+    throw impossible(event, 'its paths are not a set');
 
-  addLease(state, newLease(event));
+  addLease(state, lease);
   if (state.freed.has(event.uid)) state.freed.remove(event.uid);
   state.used.add(event.uid);
   state.nextLease += 1;
@@ -359,7 +380,7 @@ export const restoreLease = (state: LeaseState, lease: Lease): boolean => {
     state.byUid.has(lease.uid) ||
     state.freed.has(lease.uid) ||
     !state.used.has(lease.uid) ||
-    (state.byJob.get(lease.job) ?? []).some((other) => other.attempt === lease.attempt);
+    state.byJob.get(lease.job)?.some((other) => other.attempt === lease.attempt) === true;
   if (!clash) addLease(state, lease);
   return !clash;
 };

@@ -1,6 +1,6 @@
 import type { Attempt, Epoch, JobId, LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import type { LeaseRoot, LeaseWorkspace, MountFacts, Quarantine, Submitter } from './event.ts';
-import type { Lease, LeaseNode, LeaseStatus } from './state.ts';
+import type { FinishedScope, Lease, LeaseNode, LeaseStatus } from './state.ts';
 import { type Expiry, judgeExpiry, type Now, remainingMs } from './term.ts';
 
 export type LeaseNodeView = {
@@ -32,7 +32,7 @@ export type LeaseView = {
   readonly workspace: LeaseWorkspace | null;
   readonly mounts: readonly MountFacts[];
   /** Scopes whose verify pass found no inode of the uid. */
-  readonly finished: readonly { readonly path: string; readonly walked: number; readonly changed: number }[];
+  readonly finished: readonly FinishedScope[];
   /** The last reason for quarantine; history unless the status is 'quarantined'. */
   readonly quarantine: Quarantine | null;
 };
@@ -59,7 +59,7 @@ export const viewLease = (lease: Lease, now: Now): LeaseView => ({
   })),
   roots: lease.roots,
   workspace: lease.workspace,
-  mounts: [...lease.mounts.values()].map(({ mount }) => mount),
-  finished: [...lease.finished].map(([path, { walked, changed }]) => ({ path, walked, changed })),
+  mounts: lease.mounts.map(({ mount }) => mount),
+  finished: lease.finished,
   quarantine: lease.quarantine,
 });

@@ -71,7 +71,7 @@ const makeLease = (status: LeaseStatus, kind: LeaseEventKind): { scene: Scene; l
     nonce: hex('0', 16),
     certificate: isProven ? hex('d', 32) : null,
   });
-  if (isProven) lease.finished.set('/scratch/xce', { walked: 1, changed: 1 });
+  if (isProven) lease.finished = [{ path: '/scratch/xce', walked: 1, changed: 1 }];
   lease.status = status;
   return { scene, lease };
 };
@@ -118,7 +118,10 @@ describe('an event that does not add up is corruption', () => {
     ['free without a certificate', () => refusedIn('normalising', 'free', EVENTS.free, forget)],
     [
       'free without a verify pass',
-      () => refusedIn('normalising', 'free', EVENTS.free, (l) => l.finished.clear()),
+      () =>
+        refusedIn('normalising', 'free', EVENTS.free, (l) => {
+          l.finished = [];
+        }),
     ],
     ['normalise without a certificate', () => refusedIn('draining', 'normalise', EVENTS.normalise, forget)],
     [
