@@ -153,8 +153,8 @@ const stopRecorder = (name: string): string =>
   `ExecStop=+:/bin/sh -c '[ -z "$MAINPID" ] || { : >"$1"; } 2>/dev/null' sh ${RESULTS_INSIDE}/${name}`;
 
 export const resultFile = (box: BoxPaths, name: string): string => `${box.results}/${name}`;
-const stoppedName = (step: string): string => `${step}.stopped`;
-export const stoppedFile = (box: BoxPaths, step: string): string => `${box.results}/${stoppedName(step)}`;
+const stoppedName = (run: string): string => `${run}.stopped`;
+export const stoppedFile = (box: BoxPaths, run: string): string => `${box.results}/${stoppedName(run)}`;
 /** Name of the anchor's own record; no step id has a dot. */
 export const ANCHOR_RECORD = 'anchor.end';
 
@@ -182,13 +182,11 @@ export const anchorArguments = (facts: UnitFacts): string[] => [
   (facts.workspace ?? '').replaceAll('$', '$$$$'),
 ];
 
-/** systemd-run for one step. Its standard streams become the step's; it lives as long as the step. */
-export const stepArguments = (
-  facts: UnitFacts,
-  step: string,
-  startLine: string,
-  inputName: string,
-): string[] => [
+/**
+ * systemd-run for one step. Its standard streams become the step's; it lives as long as the step. `run` names its
+ * files: `<step>.<nonce>`.
+ */
+export const stepArguments = (facts: UnitFacts, step: string, startLine: string, run: string): string[] => [
   ...COMMON,
   '--pipe',
   '--wait',
@@ -204,8 +202,8 @@ export const stepArguments = (
     'TimeoutStartSec=60s',
     'Environment=LC_ALL=C',
     ...hardening(facts),
-    stopRecorder(stoppedName(step)),
-    recorder(step),
+    stopRecorder(stoppedName(run)),
+    recorder(run),
   ]),
   '--',
   '/bin/bash',
@@ -214,7 +212,7 @@ export const stepArguments = (
   'bash',
   String(facts.uid),
   startLine,
-  `${BOX_INSIDE}/input/${inputName}`,
+  `${BOX_INSIDE}/input/${run}`,
 ];
 
 /**

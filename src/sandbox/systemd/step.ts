@@ -72,14 +72,14 @@ const awaitStart = (stderr: Readable, startLine: string): Promise<Start> =>
     stderr.once('error', end);
   });
 
-const readRecord = (box: BoxPaths, step: string): UnitRecord | undefined => {
-  const bytes = readFileIfThere(resultFile(box, step), RECORD_BYTES_MAX);
-  return bytes === undefined ? undefined : parseUnitRecord(bytes, kindOf(stoppedFile(box, step)) !== 'none');
-};
-
-const forgetRecord = (box: BoxPaths, step: string): void => {
-  removeFile(resultFile(box, step));
-  removeFile(stoppedFile(box, step));
+/** Reads the last words of a unit and removes them. `run` names this one run of the step. */
+const takeRecord = (box: BoxPaths, run: string): UnitRecord | undefined => {
+  const bytes = readFileIfThere(resultFile(box, run), RECORD_BYTES_MAX);
+  if (bytes === undefined) return undefined;
+  const record = parseUnitRecord(bytes, kindOf(stoppedFile(box, run)) !== 'none');
+  removeFile(resultFile(box, run));
+  removeFile(stoppedFile(box, run));
+  return record;
 };
 
 /** Why a step never began, as the error of startStep. */
@@ -87,12 +87,11 @@ const explainStart = async (
   settings: Settings,
   spec: SandboxSpec,
   invocationId: string,
-  step: string,
+  run: string,
   complaint: Buffer,
 ): Promise<XceError> => {
   const { names, box } = placeOf(settings, spec);
-  const record = readRecord(box, step);
-  forgetRecord(box, step);
+  const record = takeRecord(box, run);
   if (!isBoxAlive(box, invocationId) || !(await isAnchorAlive(names, invocationId))) {
     return new XceError('sandbox-lost', `the sandbox of lease ${spec.lease} ended before the step began`);
   }
@@ -106,20 +105,19 @@ const settle = async (
   settings: Settings,
   spec: SandboxSpec,
   unit: string,
-  step: string,
+  run: string,
   invocationId: string,
 ): Promise<StepResult> => {
   const { box } = placeOf(settings, spec);
-  let record = readRecord(box, step);
+  let record = takeRecord(box, run);
   if (record === undefined) {
     // systemd-run was killed, or lost the bus: the unit may run on, and nobody reads its output any more.
     const state = await showUnit(unit);
     if (state.activeState !== 'inactive' && state.activeState !== 'failed') {
       await stopUnits([unit], settings.sandbox.stopTimeoutMs + STOP_MARGIN_MS);
     }
-    record = readRecord(box, step);
+    record = takeRecord(box, run);
   }
-  forgetRecord(box, step);
   return record?.invocationId === invocationId ? record.result : LOST;
 };
 
@@ -139,9 +137,9 @@ export const startSandboxStep = async (
   const unit = names.step(step.step);
   const nonce = randomBytes(8).toString('hex');
   const startLine = `xce-sandbox-start ${nonce}`;
-  const inputName = `${step.step}.${nonce}`;
-  const inputFile = `${box.inputs}/${inputName}`;
-  forgetRecord(box, step.step);
+  // Another run under this step id, alive or not, has files of its own.
+  const run = `${step.step}.${nonce}`;
+  const inputFile = `${box.inputs}/${run}`;
   if (!createFile(inputFile, input, { uid: 0, gid: spec.uid, mode: 0o440 })) {
     throw new XceError('bug', `${inputFile} is there before it is made`);
   }
@@ -149,18 +147,24 @@ export const startSandboxStep = async (
   try {
     child = spawnPiped(
       SYSTEMD_RUN,
-      stepArguments(unitFacts(settings, spec, workspace), step.step, startLine, inputName),
+      stepArguments(unitFacts(settings, spec, workspace), step.step, startLine, run),
       { uid: spec.uid, gid: spec.uid },
     );
     const start = await withTimeout(awaitStart(child.stderr, startLine), START_TIMEOUT_MS);
+    if (start?.kind === 'started') {
+      return runningStep(settings, spec, unit, run, start.invocationId, child);
+    }
     if (start === undefined) {
       throw new XceError('timeout', `systemd did not start ${unit} within ${START_TIMEOUT_MS / 1000} s`);
     }
-    if (start.kind === 'ended') {
-      await child.ended;
-      throw await explainStart(settings, spec, invocationId, step.step, start.complaint);
+    const end = await child.ended;
+    const error = await explainStart(settings, spec, invocationId, run, start.complaint);
+    // A client that said no by itself has left no unit; a unit of that name is then another run.
+    if (end.exitCode !== undefined || end.spawnErrno !== undefined) {
+      closeStreams(child);
+      child = undefined;
     }
-    return runningStep(settings, spec, unit, step.step, start.invocationId, child);
+    throw error;
   } catch (error) {
     if (child !== undefined) await abandon(settings, unit, child);
     throw error;
@@ -169,11 +173,15 @@ export const startSandboxStep = async (
   }
 };
 
-/** Leaves nothing of a step that could not be handed out. */
-const abandon = async (settings: Settings, unit: string, child: PipedChild): Promise<void> => {
+const closeStreams = (child: PipedChild): void => {
   child.stdin.destroy();
   child.stdout.destroy();
   child.stderr.destroy();
+};
+
+/** Leaves nothing of a step that could not be handed out. */
+const abandon = async (settings: Settings, unit: string, child: PipedChild): Promise<void> => {
+  closeStreams(child);
   // The client first: once it is gone it can ask systemd for nothing more.
   child.kill('SIGKILL');
   await child.ended;
@@ -196,13 +204,13 @@ const runningStep = (
   settings: Settings,
   spec: SandboxSpec,
   unit: string,
-  step: string,
+  run: string,
   invocationId: string,
   child: PipedChild,
 ): RunningStep => {
   let isOver = false;
   const ended = child.ended
-    .then(() => settle(settings, spec, unit, step, invocationId))
+    .then(() => settle(settings, spec, unit, run, invocationId))
     // A look that fails proves nothing about the step: it counts as lost, which is a failure.
     .catch((): StepResult => LOST)
     .finally(() => {
