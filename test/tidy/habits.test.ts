@@ -9,7 +9,7 @@ const tests = readSources('test');
 
 describe('names', () => {
   test('files and folders are kebab-case', () => {
-    const segment = /^[a-z0-9]+(-[a-z0-9]+)*(\.(test|config))?(\.[a-z0-9]+)?$/;
+    const segment = /^[a-z0-9]+(-[a-z0-9]+)*(\.(test|config|d))?(\.[a-z0-9]+)?$/;
     const odd = [...src, ...tests].filter(({ path }) => !path.split('/').every((name) => segment.test(name)));
     expect(odd.map(({ path }) => path)).toEqual([]);
   });
