@@ -1,4 +1,5 @@
 /** The whole life of a job on three real nodes, from the first command to the freed uid. */
+import { createHash } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { POOL, Site, SUBMITTER, WORKSPACE } from '../support/site.ts';
 
@@ -6,21 +7,12 @@ let site: Site;
 
 beforeAll(async () => {
   site = await Site.start();
-  await site.controller.must(['install', '-d', '-m', '0755', '/shared/bin']);
-  await site.controller.writeFile('/shared/bin/mpi-hello.c', await readProgram('mpi-hello.c'), {
-    mode: 0o644,
-  });
-  await site.controller.must(['mpicc', '-o', '/shared/bin/mpi-hello', '/shared/bin/mpi-hello.c']);
+  await site.compile('mpi-hello');
 });
 
 afterAll(async () => {
   await site?.down();
 });
-
-const readProgram = async (name: string): Promise<Buffer> => {
-  const { readFile } = await import('node:fs/promises');
-  return await readFile(new URL(`programs/${name}`, import.meta.url));
-};
 
 const lines = (text: string): string[] => text.split('\n').filter((line) => line !== '');
 
@@ -148,7 +140,6 @@ describe('a launch of plain tasks', () => {
     const end = await site.run(['launch', '--job', '42', '--nodes', 'n1', '--stdin', 'all', '--', 'md5sum'], {
       input,
     });
-    const { createHash } = await import('node:crypto');
     expect(end.stdout).toContain(createHash('md5').update(input).digest('hex'));
   });
 

@@ -2,6 +2,7 @@
  * A site that is ready for its first job: a cluster with certificates, configuration, running workers and a lease
  * log. Everything is done through the product's own commands, as an operator would.
  */
+import { readFileSync } from 'node:fs';
 import { Cluster, type ClusterOptions } from './cluster/cluster.ts';
 import type { ExecOptions, Node } from './cluster/node.ts';
 
@@ -62,13 +63,18 @@ export class Site {
     const { workers = ['n1', 'n2', 'n3'], ...rest } = options;
     const cluster = await Cluster.start({ ...rest, nodes: ['ctl', ...workers] });
     try {
-      const site = new Site(cluster);
-      await site.#setUp();
-      return site;
+      return await Site.setUp(cluster);
     } catch (error) {
       await cluster.down();
       throw error;
     }
+  }
+
+  /** Makes a site of a cluster that is up: its node ctl is the controller, the others are workers. */
+  static async setUp(cluster: Cluster): Promise<Site> {
+    const site = new Site(cluster);
+    await site.#setUp();
+    return site;
   }
 
   async #setUp(): Promise<void> {
@@ -142,6 +148,15 @@ export class Site {
       ...['lease', 'allocate', '--job', job, '--submitter', String(SUBMITTER.uid), '--ttl', '10m'],
       ...['--nodes', nodes ?? this.workers.map((node) => node.name).join(',')],
     );
+  }
+
+  /** Builds one of test/cluster/programs with the MPI compiler of the node image, for all nodes to run. */
+  async compile(name: string): Promise<string> {
+    const source = readFileSync(new URL(`../cluster/programs/${name}.c`, import.meta.url));
+    await this.controller.must(['install', '-d', '-m', '0755', '/shared/bin']);
+    await this.controller.writeFile(`/shared/bin/${name}.c`, source, { mode: 0o644 });
+    await this.controller.must(['mpicc', '-o', `/shared/bin/${name}`, `/shared/bin/${name}.c`]);
+    return `/shared/bin/${name}`;
   }
 
   async down(): Promise<void> {

@@ -96,11 +96,26 @@ const obey = async (order: Order): Promise<void> => {
   }
 };
 
+let running = 0;
+let told = false;
+const endIfDone = (): void => {
+  if (told && running === 0) process.exit(0);
+};
+
 createInterface({ input: process.stdin })
   .on('line', (text) => {
     const order = JSON.parse(text) as Order;
-    obey(order).catch((error: unknown) => {
-      if (order.do === 'call' || order.do === 'stream') say({ id: order.id, refused: refusal(error) });
-    });
+    running += 1;
+    obey(order)
+      .catch((error: unknown) => {
+        if (order.do === 'call' || order.do === 'stream') say({ id: order.id, refused: refusal(error) });
+      })
+      .finally(() => {
+        running -= 1;
+        endIfDone();
+      });
   })
-  .on('close', () => process.exit(0));
+  .on('close', () => {
+    told = true;
+    endIfDone();
+  });

@@ -435,7 +435,7 @@ describe('time', () => {
   });
 
   test('a connection without a request is closed, before the first and after the last', async () => {
-    const { server, path: own } = await quick(echoTable(), { handshakeMs: 100, idleMs: 200 });
+    const { server, path: own } = await quick(echoTable(), { idleMs: 200 });
     const mute = netConnect(own);
     mute.resume();
     await once(mute, 'close');

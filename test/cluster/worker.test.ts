@@ -1,0 +1,439 @@
+/** What one worker does and refuses, on real nodes, spoken to as no controller would. */
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Epoch, JobId, LeaseNumber, NodeName, Uid } from '../../src/base/ids.ts';
+import type { TicketClaims } from '../../src/lease/ticket.ts';
+import type { RequestOf } from '../../src/rpc/message.ts';
+import type { Node } from '../support/cluster/node.ts';
+import { type Driver, POOL, WorkerLab } from '../support/worker-lab.ts';
+
+const UNIT = 'xce-sandbox-worker.service';
+let lab: WorkerLab;
+let controller: Driver;
+let n1: Node;
+let lastLease = 0;
+
+beforeAll(async () => {
+  lab = await WorkerLab.start({ workers: ['n1', 'n2'] });
+  controller = await lab.driver();
+  n1 = lab.node('n1');
+});
+
+afterAll(async () => {
+  await lab?.down();
+});
+
+/** A lease of its own for each test, with a job and a uid of its own. */
+const nextLease = () => {
+  lastLease += 1;
+  const lease = lastLease as LeaseNumber;
+  const uid = (POOL.first + lastLease) as Uid;
+  const job = `j${lastLease}` as JobId;
+  const drain: Partial<RequestOf<'drain'>> = { lease, uid, job };
+  const claims: Partial<TicketClaims> = { lease, uid, job };
+  return { lease, uid, job, claims, drain };
+};
+
+const prepared = async (changes: Partial<TicketClaims> = {}) => {
+  const own = nextLease();
+  const ticket = await lab.prepare(controller, 'n1', { ...own.claims, ...changes });
+  const run = (argv: readonly string[], step: Partial<RequestOf<'step'>> = {}) =>
+    controller.stream('n1', 'step', lab.step(ticket, argv, step));
+  return { ...own, ticket, run };
+};
+
+const unitsOf = async (node: Node, lease: number): Promise<readonly string[]> => {
+  const argv = ['systemctl', 'list-units', '--all', '--plain', '--no-legend', `xce-main-${lease}.*`];
+  return (await node.must(argv)).split('\n').filter((line) => line !== '');
+};
+
+const processesOf = async (node: Node, uid: number): Promise<string> =>
+  (await node.exec(['ps', '-o', 'args=', '-u', String(uid)])).stdout.toString();
+
+const stateOf = async (node: string, lease: number): Promise<string | undefined> =>
+  (await controller.must(node, 'status', {})).sandboxes.find((sandbox) => sandbox.lease === lease)?.state;
+
+const mainPid = async (node: Node): Promise<string> =>
+  (await node.must(['systemctl', 'show', '-p', 'MainPID', '--value', UNIT])).trim();
+
+/** Waits, bounded, for what only polling can see: another process on another node. */
+const until = async (what: string, look: () => Promise<boolean>): Promise<void> => {
+  for (let round = 0; round < 100; round += 1) {
+    if (await look()) return;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  throw new Error(`not within 10 s: ${what}`);
+};
+
+const answered = (): Promise<boolean> =>
+  controller.call('n1', 'challenge', { purpose: 'hello' }).then((answer) => 'nonce' in answer);
+
+describe('a job on one node', () => {
+  test('is prepared, runs steps with their bytes and status, is drained and certified', async () => {
+    const { lease, uid, drain, run } = await prepared();
+    const id = run(['id', '-u']);
+    expect(await id.end).toBeUndefined();
+    expect(id.stdout()).toBe(`${uid}\n`);
+    const cat = run(['cat'], { stdin: true });
+    await cat.event('started');
+    cat.write('through\n');
+    cat.endStdin();
+    expect(await cat.end).toBeUndefined();
+    expect(cat.stdout()).toBe('through\n');
+    const three = run(['sh', '-c', 'echo oops >&2; exit 3']);
+    expect(await three.event('ended')).toMatchObject({
+      outcome: { result: 'exit-code', code: 'exited', status: 3, stopped: false },
+    });
+    expect(await controller.must('n1', 'drain', lab.drainRequest(drain))).toMatchObject({
+      certificate: expect.stringMatching(/^xcc1\./),
+    });
+    expect(await unitsOf(n1, lease)).toEqual([]);
+    expect((await n1.exec(['getent', 'passwd', String(uid)])).exitCode).toBe(2);
+    expect(await run(['true']).end).toMatchObject({ code: 'ticket-tombstone' });
+  });
+
+  test('gets a signal, and dies when its caller goes away', async () => {
+    const { uid, run } = await prepared();
+    const trap = run(['sh', '-c', 'trap "echo got; exit 7" USR1; echo up; while :; do sleep 0.1; done']);
+    await until('the trap is set', async () => trap.stdout() === 'up\n');
+    trap.signal(10);
+    expect(await trap.event('ended')).toMatchObject({ outcome: { code: 'exited', status: 7 } });
+    const sleep = run(['sleep', '1000']);
+    await sleep.event('started');
+    sleep.cancel();
+    await until('the step ended', async () => (await processesOf(n1, uid)) === '');
+  });
+
+  test('has at the end of its tickets no process any more, and its lease is not certified before a drain', async () => {
+    const { lease, uid, drain, run } = await prepared({ ttlMs: 4000 });
+    const sleep = run(['sleep', '1000']);
+    expect(await sleep.event('ended')).toMatchObject({ outcome: { stopped: true } });
+    await until('the sandbox is lost', async () => (await stateOf('n1', lease)) === 'lost');
+    expect(await processesOf(n1, uid)).toBe('');
+    expect(await run(['true']).end).toMatchObject({ code: 'ticket-expired' });
+    expect(await controller.must('n1', 'drain', lab.drainRequest(drain))).toHaveProperty('certificate');
+  });
+
+  test('is renewed by a newer ticket', async () => {
+    const { claims, lease, run } = await prepared({ ttlMs: 5000 });
+    const newer = await lab.ticket(controller, 'n1', { ...claims, ttlMs: 60_000 });
+    const { remainingMs } = await controller.must('n1', 'renew', { ticket: newer });
+    expect(remainingMs).toBeGreaterThan(50_000);
+    const sleep = run(['sleep', '6']);
+    expect(await sleep.event('ended')).toMatchObject({ outcome: { code: 'exited', status: 0 } });
+    expect(await stateOf('n1', lease)).toBe('ready');
+    expect(await run(['true']).end).toMatchObject({ code: 'ticket-expired' });
+    const step = controller.stream('n1', 'step', lab.step(newer, ['true']));
+    expect(await step.end).toBeUndefined();
+  });
+
+  test('is not certified while a process of its uid lives anywhere, and the refusal names it', async () => {
+    const { uid, drain } = await prepared();
+    const survivor = await n1.spawn(['setpriv', `--reuid=${uid}`, '--clear-groups', 'sleep', '4321']);
+    await until('the survivor runs', async () => (await processesOf(n1, uid)).includes('sleep 4321'));
+    const refused = await controller.call('n1', 'drain', lab.drainRequest(drain));
+    expect(refused).toMatchObject({ code: 'node-dirty', message: expect.stringContaining('sleep 4321') });
+    survivor.kill('SIGKILL');
+    await survivor.ended;
+    expect(await controller.must('n1', 'drain', lab.drainRequest(drain))).toHaveProperty('certificate');
+  });
+});
+
+describe('a worker starts nothing', () => {
+  test.each<[string, Partial<TicketClaims>]>([
+    ['ticket-node', { node: 'n2' as NodeName }],
+    ['ticket-cluster', { cluster: 'elsewhere' }],
+    ['ticket-nonce', { nonce: '00'.repeat(16) }],
+    ['ticket-expired', { ttlMs: 1 }],
+    ['sandbox-refused', { uid: 69_000 as Uid }],
+    ['sandbox-refused', { workspace: { storage: 'shared', path: '/etc' } }],
+    ['sandbox-refused', { roots: [{ path: '/shared/../etc' }] }],
+  ])('with %s for a ticket with %j', async (code, changes) => {
+    const { lease, claims } = nextLease();
+    const ticket = await lab.ticket(controller, 'n1', { ...claims, ...changes });
+    expect(await controller.call('n1', 'prepare', { ticket })).toMatchObject({ code });
+    expect(await unitsOf(n1, lease)).toEqual([]);
+    expect(await stateOf('n1', lease)).toBeUndefined();
+  });
+
+  test('for an older epoch, an older lease, a drained lease, a changed byte or no ticket', async () => {
+    const { claims, lease, uid, drain } = await prepared({ epoch: 5 as Epoch });
+    const at = async (changes: Partial<TicketClaims>) =>
+      controller.call('n1', 'prepare', {
+        ticket: await lab.ticket(controller, 'n1', { ...claims, ...changes }),
+      });
+    expect(await at({ epoch: 4 as Epoch })).toMatchObject({ code: 'ticket-epoch' });
+    await controller.must('n1', 'drain', lab.drainRequest({ ...drain, epoch: 5 }));
+    expect(await at({ epoch: 5 as Epoch })).toMatchObject({ code: 'ticket-tombstone' });
+    lastLease += 1;
+    const newer = { lease: lastLease as LeaseNumber, uid, job: 'newer' as JobId, epoch: 5 as Epoch };
+    await lab.prepare(controller, 'n1', newer);
+    const older = { epoch: 5 as Epoch, lease: (lease - 1) as LeaseNumber };
+    expect(await at(older)).toMatchObject({ code: 'ticket-lease' });
+    const good = await lab.ticket(controller, 'n1', { ...nextLease().claims, epoch: 5 as Epoch });
+    const changed = `${good.slice(0, 40)}${good[40] === 'A' ? 'B' : 'A'}${good.slice(41)}`;
+    expect(await controller.call('n1', 'prepare', { ticket: changed })).toMatchObject({
+      code: 'ticket-signature',
+    });
+    expect(await controller.call('n1', 'prepare', { ticket: '' })).toMatchObject({
+      code: 'ticket-malformed',
+    });
+  });
+
+  test('for a uid that the node knows, or while its name service cannot prove anything', async () => {
+    const { claims, uid } = nextLease();
+    await n1.must(['useradd', '--uid', String(uid), '--no-create-home', 'squatter']);
+    const ask = async () =>
+      controller.call('n1', 'prepare', { ticket: await lab.ticket(controller, 'n1', claims) });
+    expect(await ask()).toMatchObject({ code: 'uid-taken' });
+    await n1.must(['userdel', 'squatter']);
+    await n1.must(['mv', '/etc/passwd', '/etc/passwd.away']);
+    try {
+      expect(await ask()).toMatchObject({ code: 'name-service' });
+    } finally {
+      await n1.must(['mv', '/etc/passwd.away', '/etc/passwd']);
+    }
+    expect(await ask()).toMatchObject({ created: true });
+  });
+
+  test('while the storage of the workspace is not mounted', async () => {
+    const n2 = lab.node('n2');
+    await n2.must(['umount', '--lazy', '/shared']);
+    const ticket = await lab.ticket(controller, 'n2', nextLease().claims);
+    expect(await controller.call('n2', 'prepare', { ticket })).toMatchObject({ code: 'mount-changed' });
+    await n2.powerOff();
+    await n2.boot();
+    await lab.installUnits(n2);
+  });
+
+  test('for an operator, for another worker, or for root of its own node', async () => {
+    const { drain, ticket } = await prepared();
+    const operator = await lab.driver('ctl', 'operator', 'ctl');
+    const worker = await lab.driver('n2', 'worker', 'n2');
+    const local = await lab.driver('n1', 'operator', 'n1');
+    const socket = '/run/xce-sandbox/main/worker.sock';
+    for (const [driver, node] of [
+      [operator, 'n1'],
+      [worker, 'n1'],
+      [local, socket],
+    ] as const) {
+      expect(await driver.call(node, 'prepare', { ticket })).toMatchObject({ code: 'peer-role' });
+      expect(await driver.call(node, 'drain', lab.drainRequest(drain))).toMatchObject({ code: 'peer-role' });
+      expect(await driver.stream(node, 'step', lab.step(ticket, ['true'])).end).toMatchObject({
+        code: 'peer-role',
+      });
+      expect(await driver.call(node, 'challenge', { purpose: 'ticket' })).toMatchObject({
+        code: 'peer-role',
+      });
+      expect(await driver.call(node, 'challenge', { purpose: 'hello' })).toHaveProperty('workerKey');
+    }
+    expect(await operator.call('n1', 'status', {})).toHaveProperty('sandboxes');
+    expect(await local.call(socket, 'status', {})).toHaveProperty('sandboxes');
+    expect(await worker.call('n1', 'status', {})).toMatchObject({ code: 'peer-role' });
+  });
+});
+
+describe('the socket in the sandbox', () => {
+  const AGENT = 'exec "$PRTE_MCA_plm_ssh_agent" "$@"';
+
+  const pair = async () => {
+    const own = await prepared();
+    await lab.prepare(controller, 'n2', own.claims);
+    const agent = (kind: 'head' | 'task', ...args: readonly string[]) =>
+      own.run(['sh', '-c', AGENT, 'sh', ...args], { kind });
+    return { ...own, agent };
+  };
+
+  test('starts a launcher daemon on another node of the job, and its head is told of it', async () => {
+    const { agent, lease } = await pair();
+    const head = agent('head', 'n2', '/usr/bin/prted', '--version');
+    expect(await head.end).toBeUndefined();
+    expect(head.stdout()).toMatch(/PRTE|prte/);
+    const events = head.frames.flatMap((frame) => ('event' in frame ? [frame.event] : []));
+    expect(events.map(({ event }) => event)).toEqual(['started', 'daemon-started', 'daemon-ended', 'ended']);
+    expect(events[1]).toMatchObject({
+      node: 'n2',
+      unit: expect.stringMatching(
+        new RegExp(`^xce-main-${lease}\\.j${lease}\\.0\\.step\\.d[0-9a-f]{14}\\.service$`),
+      ),
+    });
+    expect(events[2]).toMatchObject({
+      node: 'n2',
+      outcome: { result: 'success', code: 'exited', status: 0 },
+    });
+  });
+
+  test('tells a batch script’s agent the status, and no head', async () => {
+    const { agent } = await pair();
+    const task = agent('task', 'n2', '/usr/bin/prted', '--no-such-option');
+    const ended = await task.event('ended');
+    expect(ended).not.toMatchObject({ outcome: { status: 0 } });
+    expect(task.frames.some((frame) => 'event' in frame && frame.event.event.startsWith('daemon'))).toBe(
+      false,
+    );
+  });
+
+  test('never ends well for a node outside the job, another program or a node that is not prepared', async () => {
+    const { agent } = await pair();
+    for (const args of [
+      ['ctl', '/usr/bin/prted', '--version'],
+      ['localhost', '/usr/bin/prted', '--version'],
+      ['n2', '/bin/sh', '-c', 'true'],
+    ]) {
+      expect(await agent('head', ...args).event('ended')).not.toMatchObject({ outcome: { status: 0 } });
+    }
+    const alone = await prepared();
+    const head = alone.run(['sh', '-c', AGENT, 'sh', 'n2', '/usr/bin/prted', '--version'], { kind: 'head' });
+    expect(await head.event('ended')).not.toMatchObject({ outcome: { status: 0 } });
+  });
+
+  test('serves nobody but the uid of its lease, and nothing but daemons', async () => {
+    const { lease, run } = await prepared();
+    const other = await prepared();
+    const order = JSON.stringify({
+      id: 1,
+      do: 'call',
+      node: '/run/xce/agent.sock',
+      verb: 'status',
+      request: {},
+    });
+    const ask = run(['sh', '-c', `echo '${order}' | node /usr/local/lib/driver.mjs ''`]);
+    await ask.end;
+    expect(ask.stdout()).toContain('"peer-role"');
+    const path = `/run/xce-sandbox/main/box/${lease}/agent.sock`;
+    expect((await n1.must(['stat', '-c', '%a %u', path])).trim()).toBe(`600 ${POOL.first + lease}`);
+    const foreign = order.replace('/run/xce/agent.sock', path);
+    const strange = other.run(['sh', '-c', `echo '${foreign}' | node /usr/local/lib/driver.mjs ''`]);
+    await strange.end;
+    expect(strange.stdout()).toMatch(/ENOENT|EACCES|worker-unreachable/);
+  });
+
+  test('of a worker of a node outside the lease starts nothing', async () => {
+    const { lease, uid } = await prepared({ nodes: ['n1', 'n3'] as NodeName[] });
+    const stranger = await lab.driver('n2', 'worker', 'n2');
+    const spawn = {
+      lease,
+      uid,
+      epoch: 1,
+      argv: [Buffer.from('/usr/bin/prted').toString('base64')],
+      environment: [],
+    };
+    expect(await stranger.stream('n1', 'spawn', spawn).end).toMatchObject({ code: 'peer-role' });
+    const member = await lab.driver('n2', 'worker', 'n3');
+    expect(await member.stream('n1', 'spawn', { ...spawn, epoch: 2 }).end).toMatchObject({
+      code: 'ticket-epoch',
+    });
+    const shell = [Buffer.from('/bin/sh').toString('base64')];
+    expect(await member.stream('n1', 'spawn', { ...spawn, argv: shell }).end).toMatchObject({
+      code: 'mpi-agent',
+    });
+  });
+});
+
+describe('a worker that ends', () => {
+  test('in order ends its steps and tells so, and the next one goes on with its sandboxes', async () => {
+    const { lease, run, uid } = await prepared();
+    const sleep = run(['sleep', '1000']);
+    await sleep.event('started');
+    const before = await n1.must([
+      'systemctl',
+      'show',
+      '-p',
+      'InvocationID',
+      '--value',
+      `xce-main-${lease}.j${lease}.0.anchor.service`,
+    ]);
+    await n1.must(['systemctl', 'restart', UNIT]);
+    expect(await sleep.event('ended')).toMatchObject({ outcome: { stopped: true } });
+    expect(await processesOf(n1, uid)).toBe('');
+    expect(await stateOf('n1', lease)).toBe('ready');
+    const after = await n1.must([
+      'systemctl',
+      'show',
+      '-p',
+      'InvocationID',
+      '--value',
+      `xce-main-${lease}.j${lease}.0.anchor.service`,
+    ]);
+    expect(after).toBe(before);
+    expect(await run(['true']).end).toBeUndefined();
+  });
+
+  test('by SIGKILL leaves steps to the next one, which ends them and keeps the sandbox', async () => {
+    const { lease, run, uid } = await prepared();
+    const sleep = run(['sh', '-c', 'trap "" PIPE; exec sleep 1000']);
+    await sleep.event('started');
+    await n1.must(['kill', '-KILL', await mainPid(n1)]);
+    expect(await sleep.end).toMatchObject({ code: 'worker-unreachable' });
+    await until('the worker is back', answered);
+    expect(await stateOf('n1', lease)).toBe('ready');
+    expect(await processesOf(n1, uid)).toBe('');
+    expect(await run(['true']).end).toBeUndefined();
+  });
+
+  test('by SIGKILL at any moment of a prepare leaves a lease that drain certifies', async () => {
+    for (const delayMs of [0, 60, 300]) {
+      const { claims, drain, lease } = nextLease();
+      const ticket = await lab.ticket(controller, 'n1', claims);
+      const asked = controller.call('n1', 'prepare', { ticket });
+      await new Promise((resolve) => setTimeout(resolve, delayMs));
+      await n1.must(['kill', '-KILL', await mainPid(n1)]);
+      await asked;
+      await until('the worker is back', answered);
+      expect(await controller.must('n1', 'drain', lab.drainRequest(drain))).toHaveProperty('certificate');
+      expect(await unitsOf(n1, lease)).toEqual([]);
+    }
+  });
+
+  test('is started by the first connection when systemd holds its sockets', async () => {
+    await n1.must(['systemctl', 'stop', UNIT]);
+    await lab.installUnits(n1, 'sockets');
+    expect((await n1.exec(['systemctl', 'is-active', UNIT])).stdout.toString().trim()).toBe('inactive');
+    await until('the worker answers', answered);
+    const local = await lab.driver('n1', 'operator', 'n1');
+    expect(await local.call('/run/xce-sandbox/main/worker.sock', 'status', {})).toHaveProperty('sandboxes');
+    await n1.must([
+      'systemctl',
+      'stop',
+      'xce-sandbox-worker-tls.socket',
+      'xce-sandbox-worker-local.socket',
+      UNIT,
+    ]);
+    await n1.must(['systemctl', 'start', UNIT]);
+  });
+
+  test('is alone: a second one on the node refuses to start', async () => {
+    const second = await n1.exec(['xce-sandbox-worker']);
+    expect(second.exitCode).toBe(77);
+    expect(second.stderr.toString()).toContain('[sandbox-exists]');
+    expect(await answered()).toBe(true);
+  });
+});
+
+test('a node that was switched off has nothing left, and certifies with its new boot id', async () => {
+  const { lease, drain } = await prepared();
+  const before = await controller.must('n1', 'challenge', { purpose: 'hello' });
+  await n1.killHard();
+  await n1.boot();
+  await n1.must(['systemctl', 'start', UNIT]);
+  await until('the worker answers', answered);
+  const after = await controller.must('n1', 'challenge', { purpose: 'hello' });
+  expect(after.workerKey).toBe(before.workerKey);
+  expect(after.bootId).not.toBe(before.bootId);
+  expect(await stateOf('n1', lease)).toBe('lost');
+  expect(await controller.must('n1', 'drain', lab.drainRequest(drain))).toHaveProperty('certificate');
+});
+
+test('an idle worker sleeps: its main thread wakes up for nothing within five seconds', async () => {
+  const pid = await mainPid(n1);
+  const switches = async (): Promise<number> =>
+    Number(
+      (await n1.must(['sh', '-c', `grep -h ctxt /proc/${pid}/task/${pid}/status`]))
+        .split('\n')
+        .map((line) => Number(line.split('\t')[1] ?? 0))
+        .reduce((sum, count) => sum + count, 0),
+    );
+  await new Promise((resolve) => setTimeout(resolve, 3000)); // connections of the tests before close
+  const before = await switches();
+  await new Promise((resolve) => setTimeout(resolve, 5000));
+  expect((await switches()) - before).toBeLessThanOrEqual(2);
+});
