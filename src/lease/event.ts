@@ -1,9 +1,27 @@
 /**
  * The events of the lease log: everything that was ever decided about leases, one small record of bytes each.
  *
- * An event is: format version (one byte, 1), kind (one byte, see KIND_BYTES), then the fields of the kind in
- * the order of `encodeEvent`, coded as in codec.ts. Times are milliseconds. A reader that meets a higher format
- * version or an unknown kind was overtaken by an upgrade and stops with 'log-version'.
+ * An event is: format version (one byte, 1), kind (one byte), the lease number (but for forget), then
+ *
+ *      1 allocate     uid, job, attempt, start?, submitter uid, gid, nodes*, (path, storage)*, (path, storage)?,
+ *                     term, epoch
+ *      2 renew        term, epoch
+ *      3 bind         node, worker key (32 bytes), boot id
+ *      4 join         node
+ *      5 mounts       node, (path, source, type, fsid)*
+ *      6 drain        (node, nonce (16 bytes))*
+ *      7 ask          (node, nonce (16 bytes))*
+ *      8 certify      node, SHA-256 (32 bytes), certificate
+ *      9 normalise
+ *     10 normalised   path, walked, changed
+ *     11 free         wall clock
+ *     12 quarantine   reason (one byte), text, node?, wall clock
+ *     13 forget       count
+ *
+ * with x? an optional value, x* a list (its length, then its members), and a term the ttl, wall clock, monotonic
+ * clock and boot id of the host that wrote it. Times are milliseconds; codec.ts has the coding of numbers and
+ * texts. A reader that meets a higher format version or an unknown kind was overtaken by an upgrade and stops with
+ * 'log-version'.
  */
 import { XceError } from '../base/errors.ts';
 import {

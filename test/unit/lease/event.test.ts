@@ -65,6 +65,29 @@ describe('bytes of an event', () => {
     expect(text({ kind: 'free', lease: leaseNumber(300), wallMs: 127 })).toBe('010bac027f');
     expect(text({ kind: 'join', lease, node: node('n9') })).toBe('010407026e39');
     expect(text({ kind: 'forget', count: 64 })).toBe('010d40');
+    expect(
+      text({
+        ...allocate,
+        job: job('42'),
+        nodes: nodes('n1'),
+        roots: [],
+        term: { ttlMs: 60_000, issued: { wallMs: 1, monotonicMs: 2, bootId: 'b' } },
+      }),
+    ).toBe(
+      '010107f1a204023432030180a4a7da06e907640102' +
+        '6e3100010c2f736372617463682f78636507736372617463' +
+        '68e0d4030102016202',
+    );
+    expect(text({ kind: 'drain', lease, nonces: [{ node: node('n1'), nonce: hex('f', 16) }] })).toBe(
+      `01060701026e31${'ff'.repeat(16)}`,
+    );
+    expect(
+      text({
+        kind: 'quarantine',
+        lease,
+        quarantine: { code: 'node-dirty', text: 'é', node: null, wallMs: 3 },
+      }),
+    ).toBe('010c070202c3a90003');
   });
 
   test('job ids that differ in the last of 17 digits stay different', () => {

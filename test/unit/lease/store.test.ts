@@ -303,7 +303,7 @@ describe('the way of one lease', () => {
     expect(result.refused).toEqual([]);
     expect(result.lease.nodes.every((one) => one.certified)).toBe(true);
     expect(log.records.length - records).toBe(2);
-  });
+  }, 30_000);
 
   test('list shows what is asked for', async () => {
     const { store } = makeStore();
