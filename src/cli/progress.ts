@@ -2,6 +2,7 @@
  * Progress of work that takes longer than a look: spinners on a terminal, one plain line per phase elsewhere,
  * nothing with --json.
  */
+import { assert } from '../base/errors.ts';
 import type { Progress } from '../operations/progress.ts';
 import { writeTalk } from './print.ts';
 
@@ -24,21 +25,20 @@ const plain = (write: (line: string) => void): Progress => ({
 const spinner: Progress = {
   phase: async (title, work) => {
     const { Listr } = await import('listr2');
-    const results: Awaited<ReturnType<typeof work>>[] = [];
-    await new Listr([
-      {
-        title,
-        task: async (_, task) => {
-          results.push(
-            await work((text) => {
-              task.output = text;
-            }),
-          );
-        },
+    let finished: { readonly result: Awaited<ReturnType<typeof work>> } | undefined;
+    const task = {
+      title,
+      task: async (_: unknown, row: { output: string }) => {
+        const update = (text: string): void => {
+          row.output = text;
+        };
+        finished = { result: await work(update) };
       },
-    ]).run();
-    const [result] = results;
-    return result as Awaited<ReturnType<typeof work>>;
+    };
+    // Signals are for the command to handle: its first Ctrl-C may be a question.
+    await new Listr([task], { registerSignalListeners: false }).run();
+    assert(finished !== undefined, 'a phase that did not throw has a result');
+    return finished.result;
   },
 };
 

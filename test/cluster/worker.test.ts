@@ -10,7 +10,7 @@ const UNIT = 'xce-sandbox-worker.service';
 let lab: WorkerLab;
 let controller: Driver;
 let n1: Node;
-let lastLease = 0;
+let lastLease = 10;
 
 beforeAll(async () => {
   lab = await WorkerLab.start({ workers: ['n1', 'n2'] });

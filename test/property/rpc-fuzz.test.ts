@@ -22,21 +22,10 @@ import {
   SERVER_CHANNELS,
 } from '../../src/rpc/frame.ts';
 import { MESSAGES, STREAMS, type UnaryVerb, type Verb } from '../../src/rpc/message.ts';
-import { ANSWERS, DAEMON, REQUESTS, SPAWN, STEP, SUCCESS } from '../unit/rpc/site.ts';
+import { ANSWERS, createRandom, DAEMON, REQUESTS, SPAWN, STEP, SUCCESS } from '../unit/rpc/site.ts';
 
 const runs = Number(process.env['XCE_FUZZ_RUNS'] ?? 50_000);
 const seed = 20_261_130;
-
-/** A small generator of its own: fast-check would shrink and remember fifty thousand cases. */
-const createRandom = (start: number) => {
-  let state = start >>> 0;
-  return (below: number): number => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
-    return ((mixed ^ (mixed >>> 14)) >>> 0) % below;
-  };
-};
 
 type Seed = { readonly bytes: Buffer; readonly decode: (bytes: Buffer) => unknown };
 

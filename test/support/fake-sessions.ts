@@ -356,8 +356,11 @@ export const fakeWorkers = (names: readonly string[]) => {
     all: [...workers.values()],
     nodes: names as readonly NodeName[],
     connect: (node: NodeName) => at(node).connect(),
-    /** Nodes that were asked for a verb, in order. */
+    /** Nodes that were asked for a verb, by name. */
     asked: (verb: string) =>
-      journal.filter((entry) => entry.endsWith(` ${verb}`)).map((entry) => entry.split(' ')[0]),
+      journal
+        .filter((entry) => entry.endsWith(` ${verb}`))
+        .map((entry) => entry.slice(0, -verb.length - 1))
+        .sort(),
   };
 };

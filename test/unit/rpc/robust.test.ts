@@ -24,6 +24,7 @@ import {
   ANSWERS,
   asNode,
   connectAsUid,
+  createRandom,
   createSite,
   DAEMON,
   echoTable,
@@ -318,6 +319,55 @@ describe('garbage', () => {
   });
 });
 
+test('conversations with changed bytes, cut anywhere, leave the server serving and without a bug', async () => {
+  // What a real client says in a call and a stream, recorded on its way.
+  const spoken: Buffer[] = [];
+  const recorder = createNetServer((near) => {
+    const far = netConnect(path);
+    near.on('data', (chunk) => spoken.push(Buffer.from(chunk)));
+    near.pipe(far).pipe(near);
+    for (const socket of [near, far]) socket.on('error', () => undefined);
+  });
+  const wire = newPath();
+  recorder.listen(wire);
+  await once(recorder, 'listening');
+  const client = await connectUnix(wire, T);
+  await client.call('stop', { lease: 7 }, T);
+  const stream = await client.stream('step', STEP, T);
+  await stream.writeStdin(Buffer.from('hello'));
+  stream.sendCommand({ command: 'signal', signal: 1 });
+  stream.endStdin();
+  for await (const _frame of stream);
+  client.close();
+  recorder.close();
+  const recorded = Buffer.concat(spoken);
+  expect(recorded.length).toBeGreaterThan(200);
+
+  const random = createRandom(20_261_130);
+  const say = async (bytes: Buffer): Promise<void> => {
+    const socket = netConnect(path);
+    socket.on('error', () => undefined);
+    socket.resume();
+    const closed = new Promise((resolve) => socket.once('close', resolve));
+    socket.end(bytes);
+    await closed;
+  };
+  for (let batch = 0; batch < 30; batch += 1) {
+    await Promise.all(
+      Array.from({ length: 10 }, () => {
+        const bytes = Buffer.from(recorded);
+        // The greeting stays: what comes before it is not HTTP/2 and tested above.
+        for (let count = 1 + random(4); count > 0; count -= 1) {
+          bytes.writeUInt8(random(256), 24 + random(bytes.length - 24));
+        }
+        return say(bytes.subarray(0, random(4) === 0 ? random(bytes.length) : bytes.length));
+      }),
+    );
+  }
+  await stillServes();
+  expect(running.of('bug')).toEqual([]);
+}, 60_000);
+
 describe('many', () => {
   test('connections that say nothing leave the server serving', async () => {
     const idle = await Promise.all(
@@ -556,6 +606,12 @@ describe('time', () => {
     await expect.poll(() => aborted).toBe(3);
     client.close();
     await server.close(0);
+  });
+
+  test('a deadline beyond what a timer can count is not one that has passed', async () => {
+    const patient = await connectUnix(path, { timeoutMs: 2 ** 40 });
+    await patient.call('status', {}, { timeoutMs: 2 ** 40 });
+    patient.close();
   });
 
   test('connecting has a deadline, where nobody answers at all', async () => {

@@ -200,3 +200,14 @@ export const connectAsUid = (path: string, uid: number): Promise<RpcSession> => 
     process.setegid?.(0);
   }
 };
+
+/** Seeded numbers for fuzzing: fast-check would shrink and remember fifty thousand cases. */
+export const createRandom = (start: number) => {
+  let state = start >>> 0;
+  return (below: number): number => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
+    return ((mixed ^ (mixed >>> 14)) >>> 0) % below;
+  };
+};

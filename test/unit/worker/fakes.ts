@@ -128,7 +128,7 @@ export class FakeBackend implements SandboxBackend {
   readonly anchors = new Map<number, { spec: SandboxSpec; invocationId: string; remainingMs: number }>();
   readonly steps = new Map<number, Map<string, FakeStep>>();
   readonly trace: string[] = [];
-  readonly gates = { create: new Gate(), startStep: new Gate(), destroy: new Gate(), scan: new Gate() };
+  readonly gates;
   readonly fail: {
     create?: XceError;
     destroy?: XceError;
@@ -139,6 +139,15 @@ export class FakeBackend implements SandboxBackend {
   findings: Finding[] = [];
   #count = 0;
   readonly #watchers = new Map<string, () => void>();
+
+  constructor(makeGate: (act: string) => Gate = () => new Gate()) {
+    this.gates = {
+      create: makeGate('create'),
+      startStep: makeGate('startStep'),
+      destroy: makeGate('destroy'),
+      scan: makeGate('scan'),
+    };
+  }
 
   async create(spec: SandboxSpec, remainingMs: number): Promise<CreatedSandbox> {
     this.trace.push(`create ${spec.lease}`);
@@ -250,7 +259,7 @@ export class FakeClock {
 /** What outlives a worker process: the disk, the host, the clock. */
 export class Host {
   readonly clock = new FakeClock();
-  readonly backend = new FakeBackend();
+  readonly backend: FakeBackend;
   readonly seen = new MemoryFiles();
   readonly records = new MemoryFiles();
   readonly busy = new MemoryFiles();
@@ -259,6 +268,10 @@ export class Host {
   bootId = 'boot-1';
   nameService: 'absent' | 'taken' | 'unknown' = 'absent';
   storageError: XceError | undefined;
+
+  constructor(backend = new FakeBackend()) {
+    this.backend = backend;
+  }
 
   reboot(): void {
     this.bootId = 'boot-2';
