@@ -35,10 +35,10 @@ export const createLabelSink = (writers: Writers): OutputSink => {
       const lines: Buffer[] = [];
       for (;;) {
         const end = rest.indexOf(0x0a);
-        if (end !== -1 && end < LINE_BYTES_MAX) {
+        if (end !== -1 && end <= LINE_BYTES_MAX) {
           lines.push(label(node, rest.subarray(0, end + 1)));
           rest = rest.subarray(end + 1);
-        } else if (rest.length >= LINE_BYTES_MAX) {
+        } else if (rest.length > LINE_BYTES_MAX) {
           lines.push(label(node, rest.subarray(0, LINE_BYTES_MAX)), Buffer.from('\n'));
           rest = rest.subarray(LINE_BYTES_MAX);
         } else break;
