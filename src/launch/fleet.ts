@@ -2,39 +2,67 @@
  * The workers that one command talks to: one connection per node, opened when first asked for, and the same
  * question to many of them with a bound on how many are in flight.
  */
-import { XceError } from '../base/errors.ts';
+import { type ErrorCode, type ErrorFacts, XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
 import type { RpcSession } from '../rpc/session.ts';
 
 /** Connections opened, and questions asked, at the same time. */
 const IN_FLIGHT_MAX = 64;
+/** Nodes that a message tells of before it counts the rest. */
+const FAILURES_SHOWN = 8;
 
 export type Fleet = {
-  /** The open connection to the worker of a node. Throws as connectTls does, with the node in the message. */
+  /**
+   * The open connection to the worker of a node. Throws as connectTls does, with the node in the message, and
+   * 'cancelled' once the fleet is closed.
+   */
   session(node: NodeName): Promise<RpcSession>;
-  /** Closes every connection. */
+  /** Closes every connection, also those that are being opened. Nothing is opened afterwards. */
   close(): void;
 };
 
 export const createFleet = (connect: (node: NodeName) => Promise<RpcSession>): Fleet => {
+  /** What is open, or being opened; nothing that has failed or was closed. */
   const sessions = new Map<NodeName, Promise<RpcSession>>();
+  let isClosed = false;
+
+  const requireOpen = (node: NodeName): void => {
+    if (isClosed) throw new XceError('cancelled', `${node}: this command takes no more connections`);
+  };
+
+  const open = async (node: NodeName): Promise<RpcSession> => {
+    let session: RpcSession;
+    try {
+      session = await connect(node);
+    } catch (error) {
+      throw atNode(node, error);
+    }
+    if (isClosed) session.close();
+    requireOpen(node);
+    return session;
+  };
+
   return {
     session: async (node) => {
+      requireOpen(node);
       const known = sessions.get(node);
-      if (known !== undefined && !(await known).closed.aborted) return known;
-      const opened = connect(node);
+      if (known !== undefined) return known;
+      const opened = open(node);
       sessions.set(node, opened);
-      try {
-        return await opened;
-      } catch (error) {
-        sessions.delete(node);
-        throw atNode(node, error);
-      }
+      const forget = (): void => {
+        if (sessions.get(node) === opened) sessions.delete(node);
+      };
+      opened.then(({ closed }) => {
+        if (closed.aborted) forget();
+        else closed.addEventListener('abort', forget, { once: true });
+      }, forget);
+      return opened;
     },
     close: () => {
+      isClosed = true;
       for (const session of sessions.values()) {
         session.then(
-          (open) => open.close(),
+          (opened) => opened.close(),
           () => undefined, // what never opened has nothing to close; its error went to whoever asked
         );
       }
@@ -47,10 +75,11 @@ export const createFleet = (connect: (node: NodeName) => Promise<RpcSession>): F
 export const atNode = (node: NodeName, error: unknown): XceError => {
   if (!(error instanceof XceError)) {
     return new XceError('bug', `${node}: ${error instanceof Error ? error.message : String(error)}`, {
+      at: node,
       cause: error,
     });
   }
-  if (error.facts.at === node) return error;
+  if (error.facts.at === node && error.message.includes(node)) return error;
   return new XceError(error.code, `${node}: ${error.message}`, { ...error.facts, at: node, cause: error });
 };
 
@@ -58,10 +87,11 @@ export type Answer<T> =
   | { readonly node: NodeName; readonly ok: true; readonly value: T }
   | { readonly node: NodeName; readonly ok: false; readonly error: XceError };
 
-/** Does the same on every node, at most IN_FLIGHT_MAX at a time. Never throws; answers are in the order of `nodes`. */
+/** Does the same on every node, at most `inFlightMax` at a time. Never throws; answers are in the order of `nodes`. */
 export const askAll = async <T>(
   nodes: readonly NodeName[],
   ask: (node: NodeName) => Promise<T>,
+  inFlightMax = IN_FLIGHT_MAX,
 ): Promise<readonly Answer<T>[]> => {
   const answers = new Array<Answer<T>>(nodes.length);
   let next = 0;
@@ -75,7 +105,7 @@ export const askAll = async <T>(
       }
     }
   };
-  await Promise.all(Array.from({ length: Math.min(IN_FLIGHT_MAX, nodes.length) }, take));
+  await Promise.all(Array.from({ length: Math.min(inFlightMax, nodes.length) }, take));
   return answers;
 };
 
@@ -86,3 +116,33 @@ export const values = <T>(
   answers: readonly Answer<T>[],
 ): readonly { readonly node: NodeName; readonly value: T }[] =>
   answers.flatMap((answer) => (answer.ok ? [{ node: answer.node, value: answer.value }] : []));
+
+/** The first few failures, and how many more there are. */
+export const tellFailures = (failed: readonly XceError[]): string => {
+  const shown = failed.slice(0, FAILURES_SHOWN).map(({ message }) => message);
+  const more = failed.length - shown.length;
+  return [...shown, ...(more > 0 ? [`and ${more} more`] : [])].join('; ');
+};
+
+/**
+ * Failures of several nodes as one error: the first few in its message, all of them, with node and code, in its
+ * detail. `code` is that of the first unless given. undefined: nothing failed.
+ */
+export const joinFailures = (
+  failed: readonly XceError[],
+  what: string,
+  { code, ...facts }: Pick<ErrorFacts, 'unchanged' | 'next'> & { readonly code?: ErrorCode } = {},
+): XceError | undefined => {
+  const [first] = failed;
+  if (first === undefined) return undefined;
+  const reasons = failed.map((error) => ({
+    node: error.facts.at,
+    code: error.code,
+    message: error.message,
+  }));
+  return new XceError(code ?? first.code, `${what}: ${tellFailures(failed)}`, {
+    ...facts,
+    detail: { reasons },
+    cause: first,
+  });
+};
