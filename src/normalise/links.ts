@@ -22,8 +22,8 @@ export class LinkTable {
 
   #find(inode: bigint): number {
     const mask = this.#missing.length - 1;
-    // Fibonacci hashing: inode numbers are dense.
-    let slot = Number(BigInt.asUintN(32, inode * 0x9e37_79b9n)) & mask;
+    // Fibonacci hashing: inode numbers are dense in some of their bits, and which is the file system's choice.
+    let slot = Number(BigInt.asUintN(64, inode * 0x9e37_79b9_7f4a_7c15n) >> 32n) & mask;
     while (this.#missing[slot] !== 0 && this.#inodes[slot] !== inode) slot = (slot + 1) & mask;
     return slot;
   }

@@ -145,7 +145,8 @@ export const sumCounts = (counts: KindCounts): number =>
 const SAMPLES_MAX = 100;
 /** So that one reason that fills the list does not leave the next without a name. */
 const SAMPLES_EACH_MIN = 5;
-const PATH_BYTES_MAX = 4095;
+/** Of longer paths only the end is kept. */
+export const PATH_BYTES_MAX = 4095;
 
 type Slot = { reason: Reason; errno: number; count: number; samples: FindingSample[] };
 

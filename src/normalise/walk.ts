@@ -25,7 +25,7 @@ import {
 } from '../os/pinned.ts';
 import { type Failure, findAttributes, handOver, stripAcls } from './hand-over.ts';
 import { LinkTable } from './links.ts';
-import { Findings, type Mode, type Reason, zeroCounts } from './report.ts';
+import { Findings, type Mode, PATH_BYTES_MAX, type Reason, zeroCounts } from './report.ts';
 import { isSameInode } from './root.ts';
 import { decide, type Terms } from './verdict.ts';
 
@@ -95,6 +95,7 @@ const SECOND_LOOKS_MAX = 3;
 const LINK_SAMPLES_MAX = 1000;
 
 const NOTHING = Buffer.alloc(0);
+const SLASH = Buffer.from('/');
 const ENOENT = -(ERRNO['ENOENT'] ?? 0);
 const ESTALE = -(ERRNO['ESTALE'] ?? 0);
 
@@ -445,11 +446,23 @@ export class Walk {
     this.tally.findings.note(reason, errno, () => this.#pathOf(name));
   }
 
+  /** The raw path of a name, or so much of its end that it is too long to be a path: names are hostile. */
   #pathOf(name: CName | undefined): Buffer {
-    const parts: Buffer[] = [this.#root.path];
-    const slash = Buffer.from('/');
-    for (const frame of this.#stack) if (frame.name !== undefined) parts.push(slash, nameBytes(frame.name));
-    if (name !== undefined) parts.push(slash, nameBytes(name));
-    return Buffer.concat(parts);
+    const parts: Buffer[] = [];
+    let length = 0;
+    const add = (part: CName): void => {
+      parts.push(SLASH, nameBytes(part));
+      length += part.length;
+    };
+    const names = this.#stack.length;
+    if (name !== undefined) add(name);
+    for (let index = names - 1; index >= 0 && length <= PATH_BYTES_MAX; index -= 1) {
+      const part = this.#stack[index]?.name;
+      if (part !== undefined) add(part);
+    }
+    // Each name was put after its slash, the last name first.
+    const ordered = [this.#root.path];
+    for (let index = parts.length - 2; index >= 0; index -= 2) ordered.push(...parts.slice(index, index + 2));
+    return Buffer.concat(length > PATH_BYTES_MAX ? ordered.slice(1) : ordered);
   }
 }

@@ -102,7 +102,7 @@ describe('names exchanged by a living process', () => {
     ['a file and a hard link of a file of others', 'file-hardlink'],
     ['a file and a link', 'file-link'],
     ['a directory and a file', 'directory-file'],
-  ] as const)('%s', { timeout: 120_000 }, async (_, kind) => {
+  ] as const)('%s', { timeout: 60_000 + ROUNDS * 500 }, async (_, kind) => {
     // The directory is everybody's, so that the job can go on after it has changed hands.
     chmodSync(scene.job, 0o777);
     const pairs: [string, string][] = [];
