@@ -77,6 +77,8 @@ class World {
   worker: Worker;
   readonly #life: Life = { generation: 0 };
   readonly #socketGate: Gate;
+  /** A worker takes requests once it has looked at what the one before it left. */
+  #listening: Promise<void> = Promise.resolve();
   readonly #tickets = new Map<number, string>();
   #steps = 0;
 
@@ -103,8 +105,10 @@ class World {
     await settle();
     this.#life.generation += 1;
     this.host.sockets.clear();
+    this.host.backend.forgetCalls();
     this.worker = this.#start();
-    await this.worker.supervisor.reconcile();
+    this.#listening = this.worker.supervisor.reconcile();
+    await this.#listening;
   }
 
   #ticket({ lease, uid }: Target): string {
@@ -120,6 +124,7 @@ class World {
       await this.kill();
       return;
     }
+    await this.#listening;
     const { target } = action;
     const { supervisor } = this.worker;
     const { lease } = target;
@@ -160,6 +165,7 @@ class World {
 
   /** What must hold at every moment. */
   check(): void {
+    expect(this.host.backend.violations).toEqual([]);
     for (const lease of this.certified) this.requireNothingOf(lease);
     const uids = [...this.host.backend.anchors.values()].map(({ spec }) => spec.uid);
     expect(new Set(uids).size).toBe(uids.length);

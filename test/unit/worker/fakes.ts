@@ -123,7 +123,7 @@ export class FakeStep implements RunningStep {
 
 type Identity = Pick<SandboxSpec, 'lease' | 'uid'>;
 
-/** A host with sandboxes. Invariants that must never break are checked at the moment they would. */
+/** A host with sandboxes. What a backend may rely on is checked at the moment it would break. */
 export class FakeBackend implements SandboxBackend {
   readonly anchors = new Map<number, { spec: SandboxSpec; invocationId: string; remainingMs: number }>();
   readonly steps = new Map<number, Map<string, FakeStep>>();
@@ -137,6 +137,10 @@ export class FakeBackend implements SandboxBackend {
     stopSteps?: XceError;
   } = {};
   findings: Finding[] = [];
+  /** Calls for one lease that overlapped though only starts of steps may. */
+  readonly violations: string[] = [];
+  /** Acts under way, by lease. */
+  readonly #underWay = new Map<number, string[]>();
   #count = 0;
   readonly #watchers = new Map<string, () => void>();
 
@@ -149,7 +153,29 @@ export class FakeBackend implements SandboxBackend {
     };
   }
 
-  async create(spec: SandboxSpec, remainingMs: number): Promise<CreatedSandbox> {
+  /** The process that had calls under way is gone. */
+  forgetCalls(): void {
+    this.#underWay.clear();
+  }
+
+  async #perform<T>(act: string, lease: number, work: () => Promise<T>): Promise<T> {
+    const others = this.#underWay.get(lease) ?? [];
+    this.#underWay.set(lease, others);
+    const clash = others.find((other) => act !== 'startStep' || other !== 'startStep');
+    if (clash !== undefined) this.violations.push(`${act} during ${clash} of lease ${lease}`);
+    others.push(act);
+    try {
+      return await work();
+    } finally {
+      others.splice(others.indexOf(act), 1);
+    }
+  }
+
+  create(spec: SandboxSpec, remainingMs: number): Promise<CreatedSandbox> {
+    return this.#perform('create', spec.lease, () => this.#create(spec, remainingMs));
+  }
+
+  async #create(spec: SandboxSpec, remainingMs: number): Promise<CreatedSandbox> {
     this.trace.push(`create ${spec.lease}`);
     await this.gates.create.pass();
     if (this.fail.create !== undefined) throw this.fail.create;
@@ -170,7 +196,11 @@ export class FakeBackend implements SandboxBackend {
     anchor.remainingMs = remainingMs;
   }
 
-  async startStep(spec: SandboxSpec, invocationId: string, step: StepSpec): Promise<RunningStep> {
+  startStep(spec: SandboxSpec, invocationId: string, step: StepSpec): Promise<RunningStep> {
+    return this.#perform('startStep', spec.lease, () => this.#startStep(spec, invocationId, step));
+  }
+
+  async #startStep(spec: SandboxSpec, invocationId: string, step: StepSpec): Promise<RunningStep> {
     this.trace.push(`start ${spec.lease} ${step.step}`);
     await this.gates.startStep.pass();
     if (this.fail.startStep !== undefined) throw this.fail.startStep;
@@ -204,7 +234,11 @@ export class FakeBackend implements SandboxBackend {
     this.steps.delete(spec.lease);
   }
 
-  async destroy(identity: Identity): Promise<void> {
+  destroy(identity: Identity): Promise<void> {
+    return this.#perform('destroy', identity.lease, () => this.#destroy(identity));
+  }
+
+  async #destroy(identity: Identity): Promise<void> {
     this.trace.push(`destroy ${identity.lease}`);
     await this.gates.destroy.pass();
     if (this.fail.destroy !== undefined) throw this.fail.destroy;
@@ -226,7 +260,11 @@ export class FakeBackend implements SandboxBackend {
     this.steps.delete(lease);
   }
 
-  async scan(identity: Identity): Promise<readonly Finding[]> {
+  scan(identity: Identity): Promise<readonly Finding[]> {
+    return this.#perform('scan', identity.lease, () => this.#scan(identity));
+  }
+
+  async #scan(identity: Identity): Promise<readonly Finding[]> {
     this.trace.push(`scan ${identity.lease}`);
     await this.gates.scan.pass();
     if (this.fail.scan !== undefined) throw this.fail.scan;
