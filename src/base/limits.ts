@@ -27,7 +27,13 @@ export const LIMITS = {
   reasonCharsMax: 512,
   ttlMsMax: 366 * 24 * 3600 * 1000,
   ttlMsMin: 1000,
+  /** Node fires a longer timer at once. */
+  timerMsMax: 2_147_483_647,
   recordBytesMax: 4 << 20,
+  /** Names in the directory of the lease log. */
+  logNamesMax: 1 << 20,
+  /** The small files with which a host proves and remembers what it knows of the log. */
+  logNoteBytesMax: 4 << 10,
   messageBytesMax: 4 << 20,
   frameBytesMax: 64 << 10,
   pemBytesMax: 64 << 10,

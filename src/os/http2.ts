@@ -22,7 +22,6 @@ export type {
 /** Error codes of RFC 9113 section 7 that are used here. */
 export const H2 = {
   noError: constants.NGHTTP2_NO_ERROR,
-  protocolError: constants.NGHTTP2_PROTOCOL_ERROR,
   internalError: constants.NGHTTP2_INTERNAL_ERROR,
   refusedStream: constants.NGHTTP2_REFUSED_STREAM,
   cancel: constants.NGHTTP2_CANCEL,

@@ -14,6 +14,7 @@ import {
   connect as tlsConnect,
 } from 'node:tls';
 import { errnoOf, XceError } from '../base/errors.ts';
+import { LIMITS } from '../base/limits.ts';
 
 export type { Socket } from 'node:net';
 export type { TLSSocket } from 'node:tls';
@@ -342,7 +343,7 @@ const awaitConnected = <S extends Socket>(
         settle(
           new XceError('timeout', `no connection to ${address} within ${timeoutMs} ms`, { at: address }),
         ),
-      timeoutMs,
+      Math.min(timeoutMs, LIMITS.timerMsMax),
     );
     socket.once(event, onConnected);
     socket.on('error', onError);

@@ -98,7 +98,9 @@ export const openClientStream = (
       // What is not ours says only that the bytes stopped.
       throw error instanceof XceError ? error : await loss();
     } finally {
-      if (!http.closed) http.close(ended ? H2.noError : H2.cancel);
+      // Half-closing lets the stream end by itself; resets are counted by servers as a sign of an attack.
+      if (ended) http.end();
+      else if (!http.closed) http.close(H2.cancel);
     }
   };
 

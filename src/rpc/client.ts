@@ -53,7 +53,7 @@ const interruptionOf = (
   error.catch(() => undefined);
   const timer = setTimeout(
     () => interrupt(new XceError('timeout', `no answer to ${what} within ${timeoutMs} ms`)),
-    timeoutMs,
+    Math.min(timeoutMs, LIMITS.timerMsMax),
   );
   const onAbort = (): void => interrupt(new XceError('cancelled', `${what} was given up`));
   const onClosed = (): void => interrupt(closed.reason);

@@ -4,6 +4,7 @@
  */
 import * as v from 'valibot';
 import { type ErrorCode, XceError } from '../base/errors.ts';
+import { escapeText } from '../base/escape.ts';
 import { LIMITS } from '../base/limits.ts';
 import {
   MESSAGES,
@@ -24,11 +25,13 @@ const utf8 = new TextDecoder('utf-8', { fatal: true });
 
 const TEXT_CHARS_MAX = 4096;
 
-/** Text of a peer that may go to a terminal or a log: printable ASCII, cut to `max` characters. */
-export const printable = (text: string, max: number): string => {
-  const cut = text.length > max ? `${text.slice(0, max - 3)}...` : text;
-  return cut.replace(/[^\x20-\x7e]/g, '?');
-};
+const quoted = (text: string): string => escapeText(text.slice(0, 200));
+
+/**
+ * Text of an error from elsewhere. Its maker escaped what it quotes; what is hidden nevertheless is escaped here,
+ * and backslashes stay as they are.
+ */
+const received = (text: string): string => text.split('\\').map(escapeText).join('\\');
 
 const parseDocument = (bytes: Uint8Array, what: string): unknown => {
   try {
@@ -49,10 +52,7 @@ const decodeWith = <S extends v.GenericSchema>(
   const path = v.getDotPath(issue);
   const code: ErrorCode =
     issue.type === 'max_length' || issue.message === OVER_LIMIT ? 'too-large' : 'protocol';
-  throw new XceError(
-    code,
-    `${what}: ${path === null ? '' : `${printable(path, 200)}: `}${printable(issue.message, 200)}`,
-  );
+  throw new XceError(code, `${what}: ${path === null ? '' : `${quoted(path)}: `}${quoted(issue.message)}`);
 };
 
 const decodeBounded = <S extends v.GenericSchema>(
@@ -95,13 +95,13 @@ export const decodeWireError = (bytes: Uint8Array): XceError => {
     wire = decodeBounded(WireError, bytes, 'an error', STREAM.documentBytesMax);
   } catch (error) {
     if (!(error instanceof XceError)) throw error;
-    const text = bytes.length > STREAM.documentBytesMax ? '' : Buffer.from(bytes).toString('latin1');
-    return new XceError('protocol', `${error.message}: ${printable(text, 500)}`, { cause: error });
+    const text = bytes.length > STREAM.documentBytesMax ? '' : Buffer.from(bytes).toString('utf8');
+    return new XceError('protocol', `${error.message}: ${quoted(text)}`, { cause: error });
   }
-  return new XceError(wire.code, printable(wire.message, TEXT_CHARS_MAX), {
-    ...(wire.at === undefined ? {} : { at: printable(wire.at, TEXT_CHARS_MAX) }),
-    ...(wire.unchanged === undefined ? {} : { unchanged: printable(wire.unchanged, TEXT_CHARS_MAX) }),
-    ...(wire.next === undefined ? {} : { next: printable(wire.next, TEXT_CHARS_MAX) }),
+  return new XceError(wire.code, received(wire.message), {
+    ...(wire.at === undefined ? {} : { at: received(wire.at) }),
+    ...(wire.unchanged === undefined ? {} : { unchanged: received(wire.unchanged) }),
+    ...(wire.next === undefined ? {} : { next: received(wire.next) }),
     ...(wire.detail === undefined ? {} : { detail: wire.detail }),
   });
 };

@@ -20,7 +20,7 @@ import { addressOf, type Listener, listenTls, listenUnix, type Socket } from '..
 import type { Identity } from '../pki/identity.ts';
 import { type Budget, createBudget, type Hold } from './budget.ts';
 import { certifyClient, requireStillValid } from './certificate.ts';
-import { codeOf, decodeRequest, encodeDocument, isStreamVerb, isUnaryVerb, printable } from './decode.ts';
+import { codeOf, decodeRequest, encodeDocument, isStreamVerb, isUnaryVerb } from './decode.ts';
 import { createGatherer } from './frame.ts';
 import { createKeepalive } from './keepalive.ts';
 import { PROTOCOL, type StreamVerb, type UnaryVerb, type Verb } from './message.ts';
@@ -204,7 +204,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
     if (code === 'bug') report({ what: 'bug', peer: who, verb, error });
     else {
       const message = error instanceof Error ? error.message : String(error);
-      report({ what: 'refused', peer: who, verb, code, message: printable(message, 1024) });
+      report({ what: 'refused', peer: who, verb, code, message: message });
     }
   };
 
@@ -292,14 +292,14 @@ export const createServer = (options: ServerOptions): RpcServer => {
       report({
         what: 'connection-failed',
         peer: describePeer(connection.peer),
-        message: printable(error.message, 1024),
+        message: error.message,
       }),
     );
     session.once('close', () => {
       clearTimeout(idle);
       group.delete(served);
     });
-    armIdle(times.handshakeMs);
+    armIdle(times.idleMs);
     if (closing) endGracefully();
   };
 
@@ -322,7 +322,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
         listener,
         from: describeFrom(),
         code: refusal.code,
-        message: printable(refusal.message, 1024),
+        message: refusal.message,
       });
       refuseConnection(socket, refusal);
       return;
@@ -402,7 +402,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
             listener: 'tls',
             from,
             code: 'tls',
-            message: printable(error.message, 1024),
+            message: error.message,
           }),
       });
       return { ...track({ listener, served }), port: listener.port };

@@ -2,7 +2,7 @@
 export type RpcTimes = {
   /** From accept to a finished TLS handshake. */
   readonly handshakeMs: number;
-  /** From the end of the handshake, or the last request, to the next request. */
+  /** From the end of the handshake, or of the last request, to the next request. */
   readonly idleMs: number;
   /** From the headers of a request to the last byte of its body, or of its head frame. */
   readonly requestMs: number;
@@ -14,7 +14,7 @@ export type RpcTimes = {
 
 /** The durations of the page. */
 export const RPC_TIMES: RpcTimes = {
-  handshakeMs: 10_000,
+  handshakeMs: 30_000,
   idleMs: 60_000,
   requestMs: 30_000,
   pingMs: 5000,

@@ -82,7 +82,7 @@ export type VerbTable = { readonly [V in UnaryVerb]?: UnaryEntry<V> } & {
   readonly [V in StreamVerb]?: StreamEntry<V>;
 };
 
-/** What a server tells the program that runs it; it never logs by itself. All text is printable. */
+/** What a server tells the program that runs it; it never logs by itself. Messages may hold what a peer chose. */
 export type ServerReport =
   /** A handler threw something else than an XceError, or broke a rule of the protocol. The peer saw only 'bug'. */
   | { readonly what: 'bug'; readonly peer: string; readonly verb: string; readonly error: unknown }

@@ -7,7 +7,6 @@ import {
   decodeWireError,
   encodeDocument,
   encodeError,
-  printable,
   statusOf,
 } from '../../../src/rpc/decode.ts';
 import { STREAM } from '../../../src/rpc/message.ts';
@@ -77,6 +76,13 @@ describe('an error', () => {
     }
   });
 
+  test('keeps text that its maker has escaped, and escapes what it has not', () => {
+    const maker = 'é: \\x1b[31m \u001b[31m\n\u202e';
+    expect(decodeWireError(encodeError(new XceError('os', maker))).message).toBe(
+      'é: \\x1b[31m \\x1b[31m\\n\\u{202e}',
+    );
+  });
+
   test('of endless text is cut so that it always fits a frame', () => {
     const long = '\u0001'.repeat(100_000);
     const facts = { at: long, unchanged: long, next: long, detail: { long } };
@@ -100,9 +106,4 @@ describe('an error', () => {
     expect(readRefusal(0, undefined)).toBeUndefined();
     expect(readRefusal(2, undefined)?.code).toBe('protocol');
   });
-});
-
-test('printable text has no control character, and its length is bounded', () => {
-  expect(printable('a\u001b[31m\n\u202eé', 100)).toBe('a?[31m???');
-  expect(printable('x'.repeat(200), 10)).toBe('xxxxxxx...');
 });

@@ -320,10 +320,17 @@ describe('garbage', () => {
 });
 
 test('conversations with changed bytes, cut anywhere, leave the server serving and without a bug', async () => {
+  // Node does not close a connection that nghttp2 has given up; the durations must end it.
+  const times = { idleMs: 300, pingMs: 100, pingTimeoutMs: 300, requestMs: 300 };
+  const table = echoTable();
+  const { server, of } = startServer({ ...table, ...openTo(table) }, times);
+  const own = newPath();
+  await server.listenRoot({ path: own });
+
   // What a real client says in a call and a stream, recorded on its way.
   const spoken: Buffer[] = [];
   const recorder = createNetServer((near) => {
-    const far = netConnect(path);
+    const far = netConnect(own);
     near.on('data', (chunk) => spoken.push(Buffer.from(chunk)));
     near.pipe(far).pipe(near);
     for (const socket of [near, far]) socket.on('error', () => undefined);
@@ -345,16 +352,16 @@ test('conversations with changed bytes, cut anywhere, leave the server serving a
 
   const random = createRandom(20_261_130);
   const say = async (bytes: Buffer): Promise<void> => {
-    const socket = netConnect(path);
+    const socket = netConnect(own);
     socket.on('error', () => undefined);
     socket.resume();
     const closed = new Promise((resolve) => socket.once('close', resolve));
     socket.end(bytes);
     await closed;
   };
-  for (let batch = 0; batch < 30; batch += 1) {
+  for (let batch = 0; batch < 10; batch += 1) {
     await Promise.all(
-      Array.from({ length: 10 }, () => {
+      Array.from({ length: 30 }, () => {
         const bytes = Buffer.from(recorded);
         // The greeting stays: what comes before it is not HTTP/2 and tested above.
         for (let count = 1 + random(4); count > 0; count -= 1) {
@@ -364,8 +371,11 @@ test('conversations with changed bytes, cut anywhere, leave the server serving a
       }),
     );
   }
-  await stillServes();
-  expect(running.of('bug')).toEqual([]);
+  const fresh = await connectUnix(own, T);
+  expect(await fresh.call('status', {}, T)).toEqual(ANSWERS.status);
+  expect(of('bug')).toEqual([]);
+  fresh.close();
+  await server.close(1000);
 }, 60_000);
 
 describe('many', () => {
@@ -750,7 +760,7 @@ describe('a client facing a server that lies', () => {
     const error = await refusalOf(client.call('stop', { lease: 1 }, T));
     expect(error.message).toMatch(/^[\x20-\x7e]*newer[\x20-\x7e]*$/);
     lie = answering(409, '{"code":"os","message":"\\u001b[31mred\\n"}');
-    expect((await refusalOf(client.call('stop', { lease: 1 }, T))).message).toBe('?[31mred?');
+    expect((await refusalOf(client.call('stop', { lease: 1 }, T))).message).toBe('\\x1b[31mred\\n');
   });
 
   const event = (text: string) => encodeFrame('control', Buffer.from(text));
