@@ -29,6 +29,10 @@ const REASONS = {
   look: { blocks: true, hint: 'a name cannot be looked at' },
   list: { blocks: true, hint: 'a directory cannot be read' },
   mount: { blocks: true, hint: 'something is mounted inside the root; what lies under it is not known' },
+  'device-changes': {
+    blocks: true,
+    hint: 'a subvolume or another layer of the file system begins inside the root; it was not walked',
+  },
   depth: { blocks: true, hint: 'directories are nested too deep to be walked; move or remove them' },
   process: { blocks: true, hint: 'processes of the uid live on this host; drain it' },
   unsettled: { blocks: true, hint: 'somebody changes the tree while it is walked; repeat when it is quiet' },

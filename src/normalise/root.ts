@@ -55,6 +55,21 @@ export const isSameInode = (
 
 type Pinned = { readonly pin: number; readonly facts: InodeFacts };
 
+/** Takes a descriptor over if it is a directory's, else closes it. */
+const requireDirectory = (ports: NormalisePorts, pin: number, shown: string): Pinned | Refusal => {
+  if (pin < 0) {
+    const errno = errnoName(-pin);
+    return refuse(errno === 'ENOENT' ? 'missing' : 'unreadable', `${shown}: ${errno}`);
+  }
+  const facts = ports.pins.readFacts(pin, true);
+  if (typeof facts !== 'number' && facts.kind === 'directory') return { pin, facts };
+  ports.pins.close(pin);
+  if (typeof facts === 'number') return refuse('unreadable', `${shown}: ${errnoName(-facts)}`);
+  return facts.kind === 'symlink'
+    ? refuse('link', `${shown} is a symbolic link`)
+    : refuse('not-a-directory', `${shown} is not a directory`);
+};
+
 /**
  * Opens each component in turn; `visit` sees each directory on the way, `/` first, the last one included, and
  * may refuse. The result is the caller's to close.
@@ -64,32 +79,23 @@ const openPath = (
   path: string,
   visit: (facts: InodeFacts, depth: number) => Refusal | undefined,
 ): Pinned | Refusal => {
-  const { pins } = ports;
   const parts = splitRoot(path);
   if (parts === undefined) {
     return refuse('path', `"${escapeText(path)}" is not an absolute path in normal form below /`);
   }
-  let pin = ports.pinSlash();
-  for (let depth = 0; ; depth += 1) {
-    const at = `/${escapeText(path.slice(1).split('/').slice(0, depth).join('/'))}`;
-    const facts = pins.readFacts(pin, true);
-    let refusal: Refusal | undefined;
-    if (typeof facts === 'number') refusal = refuse('unreadable', `${at}: ${errnoName(-facts)}`);
-    else if (facts.kind === 'symlink') refusal = refuse('link', `${at} is a symbolic link`);
-    else if (facts.kind !== 'directory') refusal = refuse('not-a-directory', `${at} is not a directory`);
-    else refusal = visit(facts, depth);
-    const part = parts[depth];
-    if (refusal === undefined && typeof facts !== 'number' && part === undefined) return { pin, facts };
-    const next = refusal === undefined && part !== undefined ? pins.pin(pin, makeName(part)) : -1;
-    pins.close(pin);
-    if (refusal !== undefined) return refusal;
-    if (next < 0) {
-      const name = errnoName(-next);
-      const inside = `${at === '/' ? '' : at}/${escapeText(part?.toString('utf8') ?? '')}`;
-      return refuse(name === 'ENOENT' ? 'missing' : 'unreadable', `${inside}: ${name}`);
-    }
-    pin = next;
+  let here = requireDirectory(ports, ports.pinSlash(), '/');
+  for (const [depth, part] of parts.entries()) {
+    if ('reason' in here) return here;
+    const shown = escapeText(path.split('/', depth + 2).join('/'));
+    const next: Pinned | Refusal =
+      visit(here.facts, depth) ?? requireDirectory(ports, ports.pins.pin(here.pin, makeName(part)), shown);
+    ports.pins.close(here.pin);
+    here = next;
   }
+  if ('reason' in here) return here;
+  const refusal = visit(here.facts, parts.length);
+  if (refusal !== undefined) ports.pins.close(here.pin);
+  return refusal ?? here;
 };
 
 /** Opens a root or says why it may not be walked. Nothing stays open after a refusal. */

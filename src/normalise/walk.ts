@@ -233,8 +233,7 @@ export class Walk {
     const length = this.#pins.readBlock(frame.fd, block);
     if (length <= 0) {
       frame.finished = true;
-      // ENOENT: the directory itself was removed.
-      if (length < 0 && length !== ENOENT) this.#note('list', length, undefined);
+      if (length < 0) this.#missList(length, undefined);
       return;
     }
     frame.position = positionAfter(block, length);
@@ -276,6 +275,16 @@ export class Walk {
     this.#note('look', errno, name);
   }
 
+  /** A directory that was removed has nothing to list; one that the server lost may be there in another pass. */
+  #missList(errno: number, name: CName | undefined): void {
+    if (errno === ENOENT) {
+      this.tally.vanished += 1;
+      return;
+    }
+    if (errno === ESTALE) this.tally.stale += 1;
+    this.#note('list', errno, name);
+  }
+
   /**
    * A name that was listed and could not be found has gone meanwhile, which is the business of whoever removed
    * it; or the file system lists what it does not find, which leaves an inode unseen. Listing again tells.
@@ -315,7 +324,7 @@ export class Walk {
         }
       }
     }
-    this.#note('list', length, undefined);
+    this.#missList(length, undefined);
     return unseen;
   }
 
@@ -339,7 +348,7 @@ export class Walk {
     else if (enters) {
       const fd = this.#pins.openDirectory(pin);
       if (fd >= 0) this.#push({ fd, facts, name });
-      else this.#note('list', fd, name);
+      else this.#missList(fd, name);
     }
     this.#pins.close(pin);
   }
@@ -349,7 +358,7 @@ export class Walk {
     const { facts: root } = this.#root;
     this.tally.names[facts.kind] += 1;
     if (facts.mountId !== root.mountId || facts.device !== root.device) {
-      this.#note('mount', 0, name);
+      this.#note(facts.mountId === root.mountId ? 'device-changes' : 'mount', 0, name);
       return false;
     }
     const verdict = decide(facts, this.#terms);
