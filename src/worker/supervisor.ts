@@ -565,6 +565,7 @@ export class Supervisor {
   }
 
   #open(ticket: string): OpenedTicket {
+    if (ticket === '') throw new XceError('ticket-missing', 'the request carries no ticket');
     return { ticket, claims: unwrap(this.#ports.openTicket(ticket)) };
   }
 

@@ -175,7 +175,7 @@ describe('a worker starts nothing', () => {
       code: 'ticket-signature',
     });
     expect(await controller.call('n1', 'prepare', { ticket: '' })).toMatchObject({
-      code: 'ticket-malformed',
+      code: 'ticket-missing',
     });
   });
 

@@ -81,7 +81,8 @@ describe('prepare', () => {
         worker.supervisor.prepare(`${ticket.slice(0, dot + 5)}${swapped}${ticket.slice(dot + 6)}`),
       ),
     ).toBe('ticket-signature');
-    expect(await codeOf(worker.supervisor.prepare(''))).toBe('ticket-malformed');
+    expect(await codeOf(worker.supervisor.prepare('xce1.x'))).toBe('ticket-malformed');
+    expect(await codeOf(worker.supervisor.prepare(''))).toBe('ticket-missing');
     expect(host.backend.trace).toEqual([]);
   });
 
