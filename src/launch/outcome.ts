@@ -33,11 +33,12 @@ export type LaunchOutcome =
 export const shellStatus = (outcome: StepResult): number =>
   outcome.code === 'exited' ? outcome.status : 128 + outcome.status;
 
-const isGood = (outcome: StepResult): boolean =>
+/** Ran, exited with 0, and nobody had a hand in it. */
+export const isGood = (outcome: StepResult): boolean =>
   outcome.result === 'success' && outcome.code === 'exited' && outcome.status === 0 && !outcome.stopped;
 
 /** The job itself decided the end: it exited or died of a signal, and nobody stopped its unit. */
-const isOwnEnd = (outcome: StepResult): boolean => outcome.code !== 'none' && !outcome.stopped;
+export const isOwnEnd = (outcome: StepResult): boolean => outcome.code !== 'none' && !outcome.stopped;
 
 export const describeEnd = (outcome: StepResult): string => {
   if (outcome.code === 'none') return 'left no exit status (unit lost)';
@@ -46,14 +47,16 @@ export const describeEnd = (outcome: StepResult): string => {
   return outcome.stopped ? `was stopped from outside (${how})` : how;
 };
 
+/** A step that did not end by itself, in words. */
+export const describeLoss = (step: EndedStep): string =>
+  `the ${step.kind} on ${step.node} ${describeEnd(step.outcome)}`;
+
 const failure = (code: ErrorCode, message: string): LaunchOutcome => ({ kind: 'failure', code, message });
 
 export const decideOutcome = (facts: LaunchFacts): LaunchOutcome => {
   if (facts.stopped !== undefined) return failure(facts.stopped.code, facts.stopped.message);
   const outside = facts.ended.find((step) => step.kind !== 'daemon' && !isOwnEnd(step.outcome));
-  if (outside !== undefined) {
-    return failure('sandbox-lost', `the ${outside.kind} on ${outside.node} ${describeEnd(outside.outcome)}`);
-  }
+  if (outside !== undefined) return failure('sandbox-lost', describeLoss(outside));
   const failed = facts.ended.find((step) => step.kind !== 'daemon' && !isGood(step.outcome));
   if (failed !== undefined)
     return { kind: 'job', exitStatus: shellStatus(failed.outcome), node: failed.node };

@@ -1,25 +1,38 @@
 /**
  * Runs the steps of one launch on prepared nodes and says what they came to.
  *
- *   running ── every stream ended ──────────────────────────────> over
- *      │                                                           ▲
- *      └─ node lost, daemon ended badly, told to end ─> ending ────┘
+ *   running ── every stream ended, nothing amiss ───────────────────────> over
+ *      │                                                                   ▲
+ *      └─ node or unit lost, daemon failed, reader gone, told to end       │
+ *                └─> ending ── every stream ended, or given up ────────────┘
  *
  * `ending` is entered once and keeps the first reason: the verb `stop` goes to every node, so that nothing of
- * the launch lives on anywhere; streams that do not end within END_MS are given up.
+ * the launch lives on anywhere. What has not ended within the stop timeout and END_MARGIN_MS is given up: a
+ * silent node, and a reader of the output that takes nothing, hold the launch no longer than that.
  */
+import { setMaxListeners } from 'node:events';
 import { assert, type ErrorCode, XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
-import type { RequestOf } from '../rpc/message.ts';
+import type { RequestOf, StreamEvent } from '../rpc/message.ts';
 import type { ClientStream } from '../rpc/session.ts';
-import { askAll, atNode, type Fleet } from './fleet.ts';
-import { decideOutcome, describeEnd, type EndedStep, type LaunchOutcome } from './outcome.ts';
+import { askAll, atNode, type Fleet, failures, tellFailures } from './fleet.ts';
+import {
+  decideOutcome,
+  describeEnd,
+  describeLoss,
+  type EndedStep,
+  isGood,
+  isOwnEnd,
+  type LaunchOutcome,
+} from './outcome.ts';
 import type { OutputSink } from './output.ts';
 
-/** Time that every node has to end its steps once the launch is ending. */
-const END_MS = 10_000;
-/** A daemon of a running job has ended: the head ends by itself within this time or is ended. */
+/** Beyond the stop timeout of a node: the way to it and back. */
+const END_MARGIN_MS = 5000;
+/** A daemon of a running job has failed: the head ends by itself within this time or is ended. */
 const DAEMON_GRACE_MS = 3000;
+/** Each of these waits for units to stop on another node, and the connection is there already. */
+const STOPS_IN_FLIGHT_MAX = 1024;
 
 export type StepPlan = { readonly node: NodeName; readonly head: RequestOf<'step'> };
 
@@ -33,7 +46,10 @@ export type LaunchEvent =
   | { readonly event: 'ended'; readonly step: EndedStep }
   | { readonly event: 'ending'; readonly code: ErrorCode; readonly message: string };
 
-/** Who gets standard input. `source` is read only if somebody does; `close` ends a read that is under way. */
+/**
+ * Who gets standard input. `source` is read only if somebody does; `close` ends a read that is under way. All
+ * readers get it at the pace of the slowest that still runs.
+ */
 export type StdinPlan = {
   readonly nodes: readonly NodeName[];
   readonly source: AsyncIterable<Uint8Array>;
@@ -41,7 +57,7 @@ export type StdinPlan = {
 };
 
 export type Launch = {
-  /** Settles once everything has ended; never rejects for what steps or nodes do. */
+  /** Settles once everything has ended; never rejects for what steps, nodes or readers do. */
   readonly outcome: Promise<LaunchOutcome>;
   /** Passes a signal on to every step. */
   signal(signal: number): void;
@@ -51,157 +67,219 @@ export type Launch = {
   running(): readonly NodeName[];
 };
 
+export type LaunchPlan = {
+  readonly lease: number;
+  readonly nodes: readonly NodeName[];
+  /** At most one for each node. */
+  readonly steps: readonly StepPlan[];
+  readonly daemonNodes: readonly NodeName[];
+  readonly stdin: StdinPlan;
+};
+
 export type LaunchPorts = {
   readonly fleet: Fleet;
   readonly sink: OutputSink;
   readonly report: (event: LaunchEvent) => Promise<void>;
   readonly requestTimeoutMs: number;
+  /** How long a node may take to stop what runs there. */
+  readonly stopTimeoutMs: number;
 };
 
-/** Resolves after `ms`, or when `signal` is aborted; true when the time ran out. */
-const waitMs = (ms: number, signal: AbortSignal): Promise<boolean> =>
-  new Promise((resolve) => {
-    if (signal.aborted) {
-      resolve(false);
-      return;
-    }
-    const stop = (): void => {
-      clearTimeout(timer);
-      resolve(false);
-    };
-    const timer = setTimeout(() => {
-      signal.removeEventListener('abort', stop);
-      resolve(true);
-    }, ms);
-    signal.addEventListener('abort', stop, { once: true });
+/** The result of `work`, or the reason of `signal` if that comes first. */
+const unlessAborted = <T>(signal: AbortSignal, work: Promise<T>): Promise<T> =>
+  new Promise((resolve, reject) => {
+    const leave = (): void => reject(signal.reason);
+    if (signal.aborted) leave();
+    // Not Promise.race: it would hold one reaction per call for as long as the launch lasts.
+    else signal.addEventListener('abort', leave, { once: true });
+    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', leave));
   });
 
-export const startLaunch = (
-  plan: {
-    readonly lease: number;
-    readonly nodes: readonly NodeName[];
-    readonly steps: readonly StepPlan[];
-    readonly daemonNodes: readonly NodeName[];
-    readonly stdin: StdinPlan;
-  },
-  ports: LaunchPorts,
-): Launch => {
+/**
+ * How long the head of an MPI job may outlive its daemons, which end at its word. After one that failed:
+ * DAEMON_GRACE_MS. After ones that ended well: `quietMs` without a further sign of life, because the rest of a
+ * large job may take its time, and so may the reader of its output.
+ */
+const createHeadLimit = (quietMs: number, onLate: (message: string) => void) => {
+  let timer: NodeJS.Timeout | undefined;
+  let isFinal = false;
+  let message: string | undefined;
+  const arm = (ms: number): void => {
+    const text = message;
+    if (text !== undefined) timer = setTimeout(() => onLate(text), ms);
+  };
+  const pause = (): void => {
+    if (!isFinal) clearTimeout(timer);
+  };
+  return {
+    daemonEnded: ({ node, outcome }: EndedStep): void => {
+      if (isFinal) return;
+      pause();
+      isFinal = !isGood(outcome);
+      message = `the MPI daemon on ${node} ${describeEnd(outcome)}; the job did not end`;
+      arm(isFinal ? DAEMON_GRACE_MS : quietMs);
+    },
+    /** Output waits for its reader: that is no silence. */
+    pause,
+    resume: (): void => {
+      if (isFinal) return;
+      pause();
+      arm(quietMs);
+    },
+    stop: (): void => {
+      isFinal = true;
+      clearTimeout(timer);
+    },
+  };
+};
+
+export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
+  const waiting = new Set(plan.steps.map((step) => step.node));
+  assert(waiting.size === plan.steps.length, 'each step of a launch has its node to itself');
+  const endMs = ports.stopTimeoutMs + END_MARGIN_MS;
   const ended: EndedStep[] = [];
   const streams = new Map<NodeName, ClientStream>();
-  const waiting = new Set(plan.steps.map((step) => step.node));
-  const over = new AbortController();
+  const givenUp = new AbortController();
+  // One listener for each node that is being opened or whose output waits.
+  setMaxListeners(0, givenUp.signal);
+  let isOver = false;
   let stopped: { readonly code: ErrorCode; readonly message: string } | undefined;
-  let stopping: Promise<unknown> = Promise.resolve();
+  let stopping: Promise<readonly XceError[]> = Promise.resolve([]);
+  let giveUpTimer: NodeJS.Timeout | undefined;
+
+  const stopAll = async (): Promise<readonly XceError[]> =>
+    failures(
+      await askAll(
+        plan.nodes,
+        async (node) => {
+          const session = await ports.fleet.session(node);
+          return await session.call('stop', { lease: plan.lease }, { timeoutMs: endMs });
+        },
+        STOPS_IN_FLIGHT_MAX,
+      ),
+    );
+
+  const giveUp = (): void => {
+    givenUp.abort(new XceError('cancelled', `it did not end within ${endMs} ms`));
+    for (const stream of streams.values()) stream.cancel();
+  };
 
   const end = (code: ErrorCode, message: string): void => {
-    if (stopped !== undefined || over.signal.aborted) return;
+    if (stopped !== undefined || isOver) return;
     stopped = { code, message };
-    stopping = Promise.all([
-      ports.report({ event: 'ending', code, message }),
-      askAll(plan.nodes, async (node) =>
-        (await ports.fleet.session(node)).call('stop', { lease: plan.lease }, { timeoutMs: END_MS }),
-      ),
-      waitMs(END_MS, over.signal).then((late) => {
-        if (late) for (const stream of streams.values()) stream.cancel();
-      }),
-    ]);
+    headLimit.stop();
+    giveUpTimer = setTimeout(giveUp, endMs);
+    // A reader that takes nothing any more cannot be told; the nodes must be stopped all the same.
+    const told = unlessAborted(givenUp.signal, ports.report({ event: 'ending', code, message })).catch(
+      () => undefined,
+    );
+    stopping = Promise.all([stopAll(), told]).then(([unstopped]) => unstopped);
   };
+
+  // A worker waits up to three stop timeouts for a daemon that outlives its agent, before the head's end is told.
+  const headLimit = createHeadLimit(3 * ports.stopTimeoutMs + END_MARGIN_MS, (message) =>
+    end('launch-failed', message),
+  );
+
+  const fail = (error: XceError): void => end(error.code, error.message);
+
+  /** Hands something to the reader, who sets the pace; one that takes nothing any more ends the launch. */
+  const give = async (work: Promise<void>): Promise<void> => {
+    try {
+      await unlessAborted(givenUp.signal, work);
+    } catch (error) {
+      fail(error instanceof XceError ? error : new XceError('bug', String(error), { cause: error }));
+      throw error;
+    }
+  };
+  const tell = (event: LaunchEvent): Promise<void> => give(ports.report(event));
 
   const noteEnd = async (step: EndedStep): Promise<void> => {
     ended.push(step);
-    await ports.report({ event: 'ended', step });
-    if (step.kind === 'daemon' && waiting.size > 0) {
-      waitMs(DAEMON_GRACE_MS, over.signal).then((late) => {
-        if (late)
-          end(
-            'launch-failed',
-            `the MPI daemon on ${step.node} ${describeEnd(step.outcome)}; the job did not end`,
-          );
-      });
-    }
+    const told = tell({ event: 'ended', step });
+    if (step.kind === 'daemon') headLimit.daemonEnded(step);
+    else if (!isOwnEnd(step.outcome)) end('sandbox-lost', describeLoss(step));
+    await told;
   };
 
-  const follow = async (step: StepPlan): Promise<void> => {
-    const { node, head } = step;
-    const stream = await opened.get(node);
-    assert(stream !== undefined, 'each step of a launch has its node to itself');
-    for await (const frame of stream) {
-      if (frame.channel !== 'event') {
-        await ports.sink.write(node, frame.channel, frame.bytes);
-        continue;
-      }
-      const { event } = frame;
-      switch (event.event) {
-        case 'started':
-          await ports.report({ event: 'started', node, kind: head.kind, unit: event.unit });
-          break;
-        case 'daemon-started':
-          await ports.report({ event: 'started', node: event.node, kind: 'daemon', unit: event.unit });
-          break;
-        case 'daemon-ended':
-          await noteEnd({ node: event.node, kind: 'daemon', outcome: event.outcome });
-          break;
-        case 'ended':
-          await noteEnd({ node, kind: head.kind, outcome: event.outcome });
-          break;
-      }
+  const note = async ({ node, head }: StepPlan, event: StreamEvent): Promise<void> => {
+    switch (event.event) {
+      case 'started':
+        return await tell({ event: 'started', node, kind: head.kind, unit: event.unit });
+      case 'daemon-started':
+        return await tell({ event: 'started', node: event.node, kind: 'daemon', unit: event.unit });
+      case 'daemon-ended':
+        return await noteEnd({ node: event.node, kind: 'daemon', outcome: event.outcome });
+      case 'ended':
+        return await noteEnd({ node, kind: head.kind, outcome: event.outcome });
     }
   };
 
   const open = async ({ node, head }: StepPlan): Promise<ClientStream> => {
     const session = await ports.fleet.session(node);
-    const stream = await session.stream('step', head, { timeoutMs: ports.requestTimeoutMs });
+    // The stop of a launch that is ending may have passed this node already.
+    if (stopped !== undefined) throw new XceError('cancelled', 'the launch ended before its step began');
+    const stream = await session.stream('step', head, {
+      timeoutMs: ports.requestTimeoutMs,
+      signal: givenUp.signal,
+    });
     streams.set(node, stream);
+    if (givenUp.signal.aborted) stream.cancel();
     return stream;
   };
-  const opened = new Map(plan.steps.map((step) => [step.node, open(step)]));
 
-  const runOne = async (step: StepPlan): Promise<void> => {
-    try {
-      await follow(step);
-    } catch (error) {
-      const known = atNode(step.node, error);
-      end(known.code, known.message);
-    } finally {
-      waiting.delete(step.node);
-      streams.delete(step.node);
-      await ports.sink.finish(step.node);
+  const follow = async (step: StepPlan, opened: Promise<ClientStream>): Promise<void> => {
+    for await (const frame of await opened) {
+      if (frame.channel === 'event') {
+        await note(step, frame.event);
+      } else {
+        headLimit.pause();
+        await give(ports.sink.write(step.node, frame.channel, frame.bytes));
+        headLimit.resume();
+      }
     }
   };
 
-  const feedStdin = async (): Promise<void> => {
+  const runOne = async (step: StepPlan, opened: Promise<ClientStream>): Promise<void> => {
+    const { node } = step;
+    await follow(step, opened).catch((error: unknown) => fail(atNode(node, error)));
+    waiting.delete(node);
+    streams.delete(node);
+    // give() has said why.
+    await give(ports.sink.finish(node)).catch(() => undefined);
+  };
+
+  const feedStdin = async (opened: readonly Promise<ClientStream>[]): Promise<void> => {
     if (plan.stdin.nodes.length === 0) return;
-    await Promise.allSettled(opened.values());
+    await Promise.allSettled(opened);
     const readers = (): readonly ClientStream[] =>
       plan.stdin.nodes.flatMap((node) => streams.get(node) ?? []);
+    if (readers().length === 0) return;
     for await (const bytes of plan.stdin.source) {
-      if (over.signal.aborted || waiting.size === 0) return;
       // A step may end without reading its input, as `head` does; the others still get theirs.
       await Promise.allSettled(readers().map((stream) => stream.writeStdin(bytes)));
+      if (readers().length === 0) return;
     }
     for (const stream of readers()) stream.endStdin();
   };
 
   const runAll = async (): Promise<LaunchOutcome> => {
-    const steps = Promise.all(plan.steps.map(runOne));
-    feedStdin().catch((error: unknown) => {
+    const steps = plan.steps.map((step) => ({ step, opened: open(step) }));
+    feedStdin(steps.map(({ opened }) => opened)).catch((error: unknown) => {
       end('io', `cannot read standard input: ${error instanceof Error ? error.message : String(error)}`);
     });
-    await steps;
-    over.abort();
-    plan.stdin.close();
-    await stopping;
+    await Promise.all(steps.map(({ step, opened }) => runOne(step, opened)));
+    headLimit.stop();
     const outcome = decideOutcome({ ended, daemonNodes: plan.daemonNodes, stopped });
-    if (outcome.kind === 'failure' && stopped === undefined) {
-      const answers = await askAll(plan.nodes, async (node) =>
-        (await ports.fleet.session(node)).call('stop', { lease: plan.lease }, { timeoutMs: END_MS }),
-      );
-      const dirty = answers.flatMap((answer) => (answer.ok ? [] : [answer.error.message]));
-      if (dirty.length > 0) {
-        return { ...outcome, message: `${outcome.message}; could not be stopped: ${dirty.join('; ')}` };
-      }
-    }
-    return outcome;
+    // A failure leaves nothing running, also one that shows only now.
+    if (outcome.kind === 'failure') end(outcome.code, outcome.message);
+    isOver = true;
+    plan.stdin.close();
+    const unstopped = await stopping;
+    clearTimeout(giveUpTimer);
+    return outcome.kind === 'failure' && unstopped.length > 0
+      ? { ...outcome, message: `${outcome.message}; could not be stopped: ${tellFailures(unstopped)}` }
+      : outcome;
   };
 
   return {

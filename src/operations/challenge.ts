@@ -1,8 +1,7 @@
 import { XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
-import { askAll } from '../launch/fleet.ts';
+import { askAll, failures } from '../launch/fleet.ts';
 import type { NodeBinding } from '../lease/rules.ts';
-import { PROTOCOL } from '../rpc/message.ts';
 import type { Context } from './context.ts';
 
 export type Challenged = {
@@ -13,19 +12,23 @@ export type Challenged = {
   readonly failed: readonly XceError[];
 };
 
-/** Asks each node who it is, and for a nonce of its present boot. A node that answers for another one has failed. */
-export const challengeNodes = async (context: Context, nodes: readonly NodeName[]): Promise<Challenged> => {
+/**
+ * Asks each node who it is, and for a nonce of its present boot. A node that answers for another one has failed.
+ * `signal` gives the questions up.
+ */
+export const challengeNodes = async (
+  context: Context,
+  nodes: readonly NodeName[],
+  signal?: AbortSignal,
+): Promise<Challenged> => {
   const { settings, fleet } = context;
   const answers = await askAll(nodes, async (node) => {
     const session = await fleet.session(node);
     const answer = await session.call(
       'challenge',
       { purpose: 'ticket' },
-      { timeoutMs: settings.nodes.requestTimeoutMs },
+      { timeoutMs: settings.nodes.requestTimeoutMs, ...(signal === undefined ? {} : { signal }) },
     );
-    if (answer.protocol.major !== PROTOCOL.major) {
-      throw new XceError('protocol', `it speaks version ${answer.protocol.major} of the protocol`);
-    }
     if (answer.node !== node || answer.instance !== settings.cluster.instance) {
       throw new XceError('peer-unknown', `it says it is ${answer.node}, instance ${answer.instance}`);
     }
@@ -38,6 +41,6 @@ export const challengeNodes = async (context: Context, nodes: readonly NodeName[
         : [],
     ),
     nonces: new Map(answers.flatMap((answer) => (answer.ok ? [[answer.node, answer.value.nonce]] : []))),
-    failed: answers.flatMap((answer) => (answer.ok ? [] : [answer.error])),
+    failed: failures(answers),
   };
 };

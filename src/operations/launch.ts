@@ -7,23 +7,25 @@
  * steps run, the lease and the nodes' tickets are renewed well before they end.
  */
 import { randomBytes } from 'node:crypto';
-import { XceError } from '../base/errors.ts';
-import type { Epoch, NodeName } from '../base/ids.ts';
-import { type Answer, askAll, failures, values } from '../launch/fleet.ts';
+import { formatDuration } from '../base/duration.ts';
+import { type ErrorCode, XceError } from '../base/errors.ts';
+import type { NodeName } from '../base/ids.ts';
+import { type Answer, askAll, failures, joinFailures, values } from '../launch/fleet.ts';
 import { parseNodeList } from '../launch/hostlist.ts';
+import { setLongTimeout } from '../launch/long-timeout.ts';
 import type { LaunchOutcome } from '../launch/outcome.ts';
 import type { OutputSink } from '../launch/output.ts';
 import { requireNodes } from '../launch/resolve-nodes.ts';
 import { type Launch, type LaunchEvent, type StdinPlan, startLaunch } from '../launch/run.ts';
 import type { LeaseRef } from '../lease/reference.ts';
-import { claimsOfLease } from '../lease/ticket.ts';
 import type { LeaseView } from '../lease/view.ts';
 import { prterunArguments } from '../mpi/prrte.ts';
 import type { ResponseOf } from '../rpc/message.ts';
-import { challengeNodes } from './challenge.ts';
 import type { Context } from './context.ts';
 import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';
 import { tellNotices } from './notices.ts';
+import { keepRenewing } from './renewal.ts';
+import { makeTickets, type Tickets } from './tickets.ts';
 
 export type LaunchInput = {
   readonly selection: LeaseSelection;
@@ -60,75 +62,12 @@ export type LaunchResult = {
   readonly outcome: LaunchOutcome;
 };
 
-type Ticketed = { readonly lease: LeaseView; readonly tickets: ReadonlyMap<NodeName, string> };
-
-/** Fails as a whole, naming every node that refused and the first of their codes. */
-const requireAll = <T>(
-  answers: readonly Answer<T>[],
-  what: string,
-): readonly { node: NodeName; value: T }[] => {
-  const failed = failures(answers);
-  const [first] = failed;
-  if (first === undefined) return values(answers);
-  throw new XceError('launch-refused', `${what}: ${failed.map((error) => error.message).join('; ')}`, {
+/** Failures before anything has started, as one. */
+const refuseLaunch = (failed: readonly XceError[], what: string): XceError | undefined =>
+  joinFailures(failed, what, {
+    code: 'launch-refused',
     unchanged: 'nothing was started on any node',
-    detail: { reasons: failed.map(({ code, message, facts }) => ({ node: facts.at, code, message })) },
-    cause: first,
   });
-};
-
-/**
- * New tickets for the nodes: their nonces come first, then the commit that records the nodes and is acknowledged
- * in our own epoch, and only then the signatures.
- */
-const makeTickets = async (
-  context: Context,
-  ref: LeaseRef,
-  nodes: readonly NodeName[],
-): Promise<Ticketed> => {
-  const { settings, leases } = context;
-  const { bindings, nonces, failed } = await challengeNodes(context, nodes);
-  requireAll(
-    failed.map((error) => ({ node: (error.facts.at ?? '') as NodeName, ok: false, error })),
-    'not every node answers',
-  );
-  const { result: lease, position, notices } = await leases.bind(ref, bindings);
-  tellNotices(context, notices);
-  const tickets = new Map(
-    [...nonces].map(([node, nonce]) => [
-      node,
-      context.signTicket(
-        claimsOfLease(lease, {
-          cluster: settings.cluster.name,
-          instance: settings.cluster.instance,
-          epoch: position.epoch as Epoch,
-          node,
-          nonce,
-          issuedWallMs: context.clock.wallMs(),
-        }),
-      ),
-    ]),
-  );
-  return { lease, tickets };
-};
-
-/** Undoes what this launch set up; sandboxes that were there before stay. */
-const undoPrepare = async (
-  context: Context,
-  lease: LeaseView,
-  prepared: readonly Answer<ResponseOf<'prepare'>>[],
-): Promise<readonly XceError[]> => {
-  const created = values(prepared)
-    .filter(({ value }) => value.created)
-    .map(({ node }) => node);
-  // A node whose answer was lost may have prepared; stop is without effect where there is nothing.
-  const doubtful = prepared.flatMap((answer) =>
-    !answer.ok && ['timeout', 'worker-unreachable', 'cancelled'].includes(answer.error.code)
-      ? [answer.node]
-      : [],
-  );
-  return failures(await stopNodes(context, lease.lease, [...created, ...doubtful]));
-};
 
 export const stopNodes = (
   context: Context,
@@ -140,13 +79,52 @@ export const stopNodes = (
     return await session.call('stop', { lease }, { timeoutMs: context.settings.nodes.requestTimeoutMs });
   });
 
+/** Codes of a request whose answer is missing or cannot be read: what the node did is not known. */
+const DOUBTFUL: readonly ErrorCode[] = [
+  'timeout',
+  'worker-unreachable',
+  'cancelled',
+  'protocol',
+  'too-large',
+  'bug',
+];
+
+/** Undoes what this launch set up; sandboxes that were there before stay. */
+const undoPrepare = async (
+  context: Context,
+  lease: LeaseView,
+  prepared: readonly Answer<ResponseOf<'prepare'>>[],
+): Promise<void> => {
+  const nodes = prepared
+    .filter((answer) => (answer.ok ? answer.value.created : DOUBTFUL.includes(answer.error.code)))
+    .map(({ node }) => node);
+  for (const left of failures(await stopNodes(context, lease.lease, nodes))) {
+    context.tell(`could not undo the preparation: ${left.message}`);
+  }
+};
+
+/** Every node must see the same storage as the ones before it: the log compares. Throws the first refusal. */
+const recordMounts = async (
+  context: Context,
+  ref: LeaseRef,
+  prepared: readonly { readonly node: NodeName; readonly value: ResponseOf<'prepare'> }[],
+): Promise<void> => {
+  const mounts = new Map(prepared.map(({ node, value }) => [node, value.mounts]));
+  // Together, because commits that wait together share one write of the log.
+  const answers = await askAll([...mounts.keys()], async (node) => {
+    tellNotices(context, (await context.leases.recordMounts(ref, node, mounts.get(node) ?? [])).notices);
+  });
+  const [first] = failures(answers);
+  if (first !== undefined) throw first;
+};
+
 const prepareNodes = async (
   context: Context,
   ref: LeaseRef,
   nodes: readonly NodeName[],
-): Promise<Ticketed> => {
-  const { leases, settings, fleet } = context;
-  const ticketed = await makeTickets(context, ref, nodes);
+): Promise<Tickets> => {
+  const { settings, fleet } = context;
+  const ticketed = await makeTickets(context, ref, nodes, refuseLaunch);
   const { lease, tickets } = ticketed;
   const prepared = await askAll(nodes, async (node) => {
     const session = await fleet.session(node);
@@ -157,81 +135,14 @@ const prepareNodes = async (
     );
   });
   try {
-    for (const { node, value } of requireAll(prepared, 'not every node is ready')) {
-      tellNotices(context, (await leases.recordMounts(ref, node, value.mounts)).notices);
-    }
+    const refusal = refuseLaunch(failures(prepared), 'not every node is ready');
+    if (refusal !== undefined) throw refusal;
+    await recordMounts(context, ref, values(prepared));
     return ticketed;
   } catch (error) {
-    for (const left of await undoPrepare(context, lease, prepared)) {
-      context.tell(`could not undo the preparation: ${left.message}`);
-    }
+    await undoPrepare(context, lease, prepared);
     throw error;
   }
-};
-
-/** Renews the lease and every node's ticket; any failure is the end of the launch, since deadlines would follow. */
-const renewOnce = async (
-  context: Context,
-  ref: LeaseRef,
-  ttlMs: number,
-  nodes: readonly NodeName[],
-): Promise<void> => {
-  tellNotices(context, (await context.leases.renew(ref, ttlMs)).notices);
-  const { tickets } = await makeTickets(context, ref, nodes);
-  requireAll(
-    await askAll(nodes, async (node) => {
-      const session = await context.fleet.session(node);
-      return await session.call(
-        'renew',
-        { ticket: tickets.get(node) ?? '' },
-        { timeoutMs: context.settings.nodes.requestTimeoutMs },
-      );
-    }),
-    'not every node took the renewed ticket',
-  );
-};
-
-/**
- * Renews after each third of the time that is left. A renewal that fails is tried again after a third of the
- * rest; once less than an eighth of the term is left, it is the end of the launch.
- */
-const keepRenewing = (
-  context: Context,
-  lease: LeaseView,
-  nodes: readonly NodeName[],
-  onFailure: (error: XceError) => void,
-): { stop(): void } => {
-  const { clock } = context;
-  let endMs = clock.monotonicMs() + lease.remainingMs;
-  let timer: NodeJS.Timeout;
-  let stopped = false;
-  const arm = (): void => {
-    if (!stopped) timer = setTimeout(renew, Math.max(1, Math.floor((endMs - clock.monotonicMs()) / 3)));
-  };
-  const renew = (): void => {
-    const startMs = clock.monotonicMs();
-    renewOnce(context, { lease: lease.lease }, lease.ttlMs, nodes).then(
-      () => {
-        endMs = startMs + lease.ttlMs;
-        arm();
-      },
-      (error: unknown) => {
-        if (stopped) return;
-        const known =
-          error instanceof XceError ? error : new XceError('bug', String(error), { cause: error });
-        context.tell(`the lease was not renewed: ${known.message}`);
-        if (endMs - clock.monotonicMs() > lease.ttlMs / 8) arm();
-        else onFailure(known);
-      },
-    );
-  };
-  arm();
-  return {
-    stop: () => {
-      stopped = true;
-      clearTimeout(timer);
-    },
-  };
 };
 
 const chooseNodes = (lease: LeaseView, text: string | undefined): readonly NodeName[] => {
@@ -253,6 +164,26 @@ const chooseStdin = (input: LaunchInput, nodes: readonly NodeName[]): readonly N
   }
 };
 
+/** The command of each step, and who reads what. Throws 'usage' or 'node-unknown' before any node is asked. */
+const planSteps = (input: LaunchInput, nodes: readonly NodeName[]) => {
+  const tasksPerNode = input.tasksPerNode ?? Math.ceil((input.ranks ?? nodes.length) / nodes.length);
+  const slots = nodes.length * tasksPerNode;
+  const ranks = input.ranks ?? slots;
+  if (input.mpi && ranks > slots) {
+    throw new XceError(
+      'usage',
+      `${ranks} ranks do not fit into ${tasksPerNode} on each of ${nodes.length} nodes`,
+    );
+  }
+  return {
+    nodes: input.mpi ? nodes.slice(0, 1) : nodes,
+    kind: input.mpi ? ('head' as const) : ('task' as const),
+    argv: input.mpi ? prterunArguments({ nodes, ranks, tasksPerNode, argv: input.argv }) : input.argv,
+    daemonNodes: input.mpi ? nodes.slice(1) : [],
+    stdinNodes: chooseStdin(input, nodes),
+  };
+};
+
 /** Throws for everything that happens before the first step; afterwards the outcome says what it came to. */
 export const launchJob = async (
   context: Context,
@@ -263,62 +194,57 @@ export const launchJob = async (
   const found = await context.leases.show(requireLeaseRef(input.selection));
   const ref: LeaseRef = { lease: found.lease };
   const nodes = chooseNodes(found, input.nodes);
-  const { lease, tickets } = await progress.phase(`prepare ${nodes.length} nodes`, () =>
+  const steps = planSteps(input, nodes);
+  const ticketed = await progress.phase(`prepare ${nodes.length} nodes`, () =>
     prepareNodes(context, ref, nodes),
   );
-  const stepNodes = input.mpi ? nodes.slice(0, 1) : nodes;
-  const tasksPerNode = input.tasksPerNode ?? Math.ceil((input.ranks ?? nodes.length) / nodes.length);
-  const argv = input.mpi
-    ? prterunArguments({
-        nodes,
-        ranks: input.ranks ?? nodes.length * tasksPerNode,
-        tasksPerNode,
-        argv: input.argv,
-      })
-    : input.argv;
-  const stdinNodes = chooseStdin(input, nodes);
+  const { lease, tickets } = ticketed;
   const base64 = (bytes: Buffer): string => bytes.toString('base64');
   const step = randomBytes(6).toString('hex');
   const launch = startLaunch(
     {
       lease: lease.lease,
       nodes,
-      steps: stepNodes.map((node) => ({
+      steps: steps.nodes.map((node) => ({
         node,
         head: {
           ticket: tickets.get(node) ?? '',
           step,
-          kind: input.mpi ? 'head' : 'task',
-          argv: argv.map(base64),
+          kind: steps.kind,
+          argv: steps.argv.map(base64),
           environment: input.environment.map(base64),
           directory: input.directory === undefined ? null : base64(input.directory),
-          stdin: stdinNodes.includes(node),
+          stdin: steps.stdinNodes.includes(node),
         },
       })),
-      daemonNodes: input.mpi ? nodes.slice(1) : [],
-      stdin: { nodes: stdinNodes, ...ports.stdin },
+      daemonNodes: steps.daemonNodes,
+      stdin: { nodes: steps.stdinNodes, ...ports.stdin },
     },
     {
       fleet: context.fleet,
       sink: ports.sink,
       report: ports.report,
       requestTimeoutMs: settings.nodes.requestTimeoutMs,
+      stopTimeoutMs: settings.sandbox.stopTimeoutMs,
     },
   );
-  ports.onRunning(launch);
-  const renewal = keepRenewing(context, lease, nodes, (error) => launch.end(error.code, error.message));
+  const renewal = keepRenewing(context, ticketed, nodes, ({ code, message }) =>
+    launch.end(code, `the lease was not renewed in time: ${message}`),
+  );
+  const { timeoutMs } = input;
   const limit =
-    input.timeoutMs === undefined
+    timeoutMs === undefined
       ? undefined
-      : setTimeout(
-          () => launch.end('timeout', `the time limit of ${input.timeoutMs} ms is over`),
-          input.timeoutMs,
+      : setLongTimeout(
+          () => launch.end('timeout', `the time limit of ${formatDuration(timeoutMs)} is over`),
+          timeoutMs,
         );
   try {
+    ports.onRunning(launch);
     const { job, uid } = lease;
     return { lease: lease.lease, job, uid, nodes, outcome: await launch.outcome };
   } finally {
-    renewal.stop();
-    clearTimeout(limit);
+    limit?.clear();
+    await renewal.stop();
   }
 };

@@ -1,6 +1,5 @@
-import { XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
-import { failures } from '../launch/fleet.ts';
+import { failures, joinFailures } from '../launch/fleet.ts';
 import type { Context } from './context.ts';
 import { stopNodes } from './launch.ts';
 import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';
@@ -21,19 +20,11 @@ export const stopJob = async (context: Context, selection: LeaseSelection): Prom
   const answers = await context.progress.phase(`stop on ${nodes.length} nodes`, () =>
     stopNodes(context, lease.lease, nodes),
   );
-  const failed = failures(answers);
-  const [first] = failed;
-  if (first !== undefined) {
-    throw new XceError(
-      first.code,
-      `not stopped everywhere: ${failed.map(({ message }) => message).join('; ')}`,
-      {
-        unchanged: 'the lease and its uid; on the other nodes the job was ended',
-        next: 'its deadline ends a sandbox that cannot be reached; repeat the command to be sure',
-        detail: { reasons: failed.map(({ code, message, facts }) => ({ node: facts.at, code, message })) },
-      },
-    );
-  }
+  const failure = joinFailures(failures(answers), 'not stopped everywhere', {
+    unchanged: 'the lease and its uid; on the other nodes the job was ended',
+    next: 'its deadline ends a sandbox that cannot be reached; repeat the command to be sure',
+  });
+  if (failure !== undefined) throw failure;
   const where = (stopped: boolean): readonly NodeName[] =>
     answers.flatMap((answer) => (answer.ok && answer.value.stopped === stopped ? [answer.node] : []));
   return { lease: lease.lease, job: lease.job, uid: lease.uid, stopped: where(true), idle: where(false) };

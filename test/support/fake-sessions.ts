@@ -358,9 +358,6 @@ export const fakeWorkers = (names: readonly string[]) => {
     connect: (node: NodeName) => at(node).connect(),
     /** Nodes that were asked for a verb, by name. */
     asked: (verb: string) =>
-      journal
-        .filter((entry) => entry.endsWith(` ${verb}`))
-        .map((entry) => entry.slice(0, -verb.length - 1))
-        .sort(),
+      journal.flatMap((entry) => names.filter((name) => entry === `${name} ${verb}`)).sort(),
   };
 };

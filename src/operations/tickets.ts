@@ -1,0 +1,54 @@
+import type { XceError } from '../base/errors.ts';
+import type { Epoch, NodeName } from '../base/ids.ts';
+import type { LeaseRef } from '../lease/reference.ts';
+import { claimsOfLease } from '../lease/ticket.ts';
+import type { LeaseView } from '../lease/view.ts';
+import { challengeNodes } from './challenge.ts';
+import type { Context } from './context.ts';
+import { tellNotices } from './notices.ts';
+
+export type Tickets = {
+  /** The lease as the commit saw it that the tickets rest on. */
+  readonly lease: LeaseView;
+  readonly tickets: ReadonlyMap<NodeName, string>;
+  /** When the first of them may end, on this host's monotonic clock in milliseconds; no later than on any node. */
+  readonly endMs: number;
+};
+
+/**
+ * New tickets for the nodes: their nonces come first, then the commit that records the nodes and is acknowledged
+ * in our own epoch, and only then the signatures. Throws what `join` makes of nodes that do not answer, and what
+ * LeaseStore.bind throws. `signal` gives the questions to the nodes up.
+ */
+export const makeTickets = async (
+  context: Context,
+  ref: LeaseRef,
+  nodes: readonly NodeName[],
+  join: (failed: readonly XceError[], what: string) => XceError | undefined,
+  signal?: AbortSignal,
+): Promise<Tickets> => {
+  const { settings, leases, clock } = context;
+  // A node counts its ticket's time from its nonce, which is still to come.
+  const startMs = clock.monotonicMs();
+  const { bindings, nonces, failed } = await challengeNodes(context, nodes, signal);
+  const refusal = join(failed, 'not every node answers');
+  if (refusal !== undefined) throw refusal;
+  const { result: lease, position, notices } = await leases.bind(ref, bindings);
+  tellNotices(context, notices);
+  const tickets = new Map(
+    [...nonces].map(([node, nonce]) => [
+      node,
+      context.signTicket(
+        claimsOfLease(lease, {
+          cluster: settings.cluster.name,
+          instance: settings.cluster.instance,
+          epoch: position.epoch as Epoch,
+          node,
+          nonce,
+          issuedWallMs: clock.wallMs(),
+        }),
+      ),
+    ]),
+  );
+  return { lease, tickets, endMs: startMs + lease.remainingMs };
+};

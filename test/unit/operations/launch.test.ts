@@ -1,0 +1,488 @@
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { XceError } from '../../../src/base/errors.ts';
+import type { NodeName } from '../../../src/base/ids.ts';
+import type { Launch } from '../../../src/launch/run.ts';
+import { type LaunchInput, launchJob } from '../../../src/operations/launch.ts';
+import type { RequestOf } from '../../../src/rpc/message.ts';
+import { exited, type FakeWorker, GOOD } from '../../support/fake-sessions.ts';
+import { job, request } from '../lease/scene.ts';
+import {
+  claimsIn,
+  errorOf,
+  LEASE,
+  REQUEST_TIMEOUT_MS,
+  selection,
+  settle,
+  setUp,
+  useFakeTime,
+} from './scene.ts';
+
+beforeEach(useFakeTime);
+
+afterEach(() => {
+  const timers = vi.getTimerCount();
+  vi.useRealTimers();
+  expect(timers).toBe(0);
+});
+
+const input: LaunchInput = {
+  selection,
+  nodes: undefined,
+  argv: [Buffer.from('id')],
+  environment: [],
+  directory: undefined,
+  mpi: false,
+  ranks: undefined,
+  tasksPerNode: undefined,
+  timeoutMs: undefined,
+  stdin: undefined,
+};
+
+type Scene = Awaited<ReturnType<typeof setUp>>;
+
+/** Starts a launch and lets it go on until it waits for time or for its steps. */
+const launch = async (scene: Scene, changes: Partial<LaunchInput> = {}) => {
+  let running: Launch | undefined;
+  let closed = 0;
+  const result = launchJob(
+    scene.context,
+    { ...input, ...changes },
+    {
+      sink: { write: async () => undefined, finish: async () => undefined },
+      report: async () => undefined,
+      stdin: {
+        source: (async function* () {
+          yield Buffer.from('input');
+        })(),
+        close: () => {
+          closed += 1;
+        },
+      },
+      onRunning: (started) => {
+        running = started;
+      },
+    },
+  );
+  // Looked at later; until then a failure is no unhandled one.
+  result.catch(() => undefined);
+  await settle();
+  return { result, running: () => running, closed: () => closed };
+};
+
+const headOf = (worker: FakeWorker): RequestOf<'step'> => worker.heads.at(-1) as RequestOf<'step'>;
+const textOf = (base64: string): string => Buffer.from(base64, 'base64').toString('latin1');
+
+const endAll = (scene: Scene, outcome = GOOD): void => {
+  for (const { streams } of scene.all) for (const stream of streams) if (stream.isOpen) stream.end(outcome);
+};
+
+describe('a launch', () => {
+  test('asks, records, signs, prepares and starts in that order, and nothing before all have done the step before', async () => {
+    const scene = await setUp();
+    const { result } = await launch(scene);
+    expect(scene.journal).toEqual([
+      ...['n1 challenge', 'n2 challenge', 'n3 challenge'],
+      ...['log bind', 'log bind', 'log bind'],
+      ...['sign n1', 'sign n2', 'sign n3'],
+      ...['n1 prepare', 'n2 prepare', 'n3 prepare'],
+      ...['n1 step', 'n2 step', 'n3 step'],
+    ]);
+    endAll(scene);
+    expect(await result).toEqual({
+      lease: 1,
+      job: '42',
+      uid: 70_000,
+      nodes: ['n1', 'n2', 'n3'],
+      outcome: { kind: 'job', exitStatus: 0, node: undefined },
+    });
+    expect(scene.asked('stop')).toEqual([]);
+  });
+
+  test('starts nothing while one node still prepares', async () => {
+    const scene = await setUp();
+    const n2 = scene.at('n2');
+    let ready = (): void => undefined;
+    n2.on('prepare', async () => {
+      await new Promise<void>((resolve) => {
+        ready = resolve;
+      });
+      return n2.prepared();
+    });
+    const { result } = await launch(scene);
+    expect(scene.asked('step')).toEqual([]);
+    ready();
+    await settle();
+    expect(scene.asked('step')).toEqual(['n1', 'n2', 'n3']);
+    endAll(scene);
+    await result;
+  });
+
+  test('signs for each node what the log has acknowledged, with the nonce of that node and the time that is left', async () => {
+    const scene = await setUp({ ttlMs: 60_000 });
+    await vi.advanceTimersByTimeAsync(10_000);
+    const tickets = new Map<string, string>();
+    for (const worker of scene.all) {
+      worker.on('prepare', ({ ticket }) => {
+        tickets.set(worker.node, ticket);
+        return worker.prepared();
+      });
+    }
+    const { result } = await launch(scene);
+    expect(claimsIn(tickets.get('n2') ?? '')).toMatchObject({
+      cluster: 'hpc',
+      instance: 'main',
+      job: '42',
+      attempt: 0,
+      lease: 1,
+      epoch: 1,
+      uid: 70_000,
+      node: 'n2',
+      nodes: ['n1', 'n2', 'n3'],
+      nonce: '1'.padStart(32, '0'),
+      ttlMs: 50_000,
+    });
+    expect(scene.all.map((worker) => headOf(worker).ticket)).toEqual(
+      ['n1', 'n2', 'n3'].map((node) => tickets.get(node)),
+    );
+    endAll(scene);
+    await result;
+  });
+
+  test('passes command, environment and directory on byte for byte', async () => {
+    const scene = await setUp();
+    const bytes = (text: string): Buffer => Buffer.from(text, 'latin1');
+    const { result } = await launch(scene, {
+      argv: [bytes('printf'), bytes(''), bytes('$$ %n \xff\n')],
+      environment: [bytes('A=\xfe')],
+      directory: bytes('/a b/\xff'),
+    });
+    const head = headOf(scene.at('n1'));
+    expect(head.argv.map(textOf)).toEqual(['printf', '', '$$ %n \xff\n']);
+    expect(head.environment.map(textOf)).toEqual(['A=\xfe']);
+    expect(textOf(head.directory ?? '')).toBe('/a b/\xff');
+    endAll(scene);
+    await result;
+  });
+
+  test('of some nodes of the lease touches only those', async () => {
+    const scene = await setUp();
+    const { result } = await launch(scene, { nodes: 'n[3,1]' });
+    expect(scene.asked('challenge')).toEqual(['n1', 'n3']);
+    expect(scene.asked('step')).toEqual(['n1', 'n3']);
+    endAll(scene, exited(4));
+    expect(await result).toMatchObject({ nodes: ['n3', 'n1'], outcome: { exitStatus: 4 } });
+  });
+
+  test('ends when its time limit is over, and says so', async () => {
+    const scene = await setUp();
+    const { result } = await launch(scene, { timeoutMs: 5000 });
+    await vi.advanceTimersByTimeAsync(5000);
+    expect((await result).outcome).toEqual({
+      kind: 'failure',
+      code: 'timeout',
+      message: 'the time limit of 5s is over',
+    });
+    expect(scene.asked('stop')).toEqual(['n1', 'n2', 'n3']);
+  });
+
+  test('goes on under a time limit beyond what a timer takes', async () => {
+    const scene = await setUp();
+    const { result } = await launch(scene, { timeoutMs: 400 * 24 * 3600 * 1000 });
+    await vi.advanceTimersByTimeAsync(5000);
+    expect(scene.asked('stop')).toEqual([]);
+    endAll(scene);
+    expect((await result).outcome).toMatchObject({ kind: 'job' });
+  });
+
+  test('can be signalled and ended by its caller', async () => {
+    const scene = await setUp();
+    const { result, running } = await launch(scene);
+    running()?.signal(12);
+    expect(scene.at('n3').stream.commands).toEqual([{ command: 'signal', signal: 12 }]);
+    running()?.end('cancelled', 'ended by Ctrl-C');
+    expect((await result).outcome).toEqual({
+      kind: 'failure',
+      code: 'cancelled',
+      message: 'ended by Ctrl-C',
+    });
+  });
+
+  test('is renewed while it runs, and ends when that is no longer possible', async () => {
+    const scene = await setUp({ ttlMs: 60_000 });
+    const { result } = await launch(scene);
+    await vi.advanceTimersByTimeAsync(30_000);
+    expect(scene.asked('renew')).toEqual(['n1', 'n2', 'n3']);
+    scene.at('n2').on('renew', () => {
+      throw new XceError('sandbox-lost', 'it is lost');
+    });
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect((await result).outcome).toMatchObject({
+      kind: 'failure',
+      code: 'sandbox-lost',
+      message: expect.stringMatching(
+        /^the lease was not renewed in time: not every node took .*: n2: it is lost/,
+      ),
+    });
+    expect(scene.asked('stop')).toEqual(['n1', 'n2', 'n3']);
+  });
+
+  test('that ends in the middle of a renewal waits for it and tells nothing of it', async () => {
+    const scene = await setUp({ ttlMs: 60_000 });
+    const { result } = await launch(scene);
+    scene.at('n2').on('renew', () => new Promise(() => undefined));
+    await vi.advanceTimersByTimeAsync(20_000);
+    await settle();
+    expect(scene.asked('renew')).toContain('n2');
+    endAll(scene);
+    expect((await result).outcome).toMatchObject({ kind: 'job' });
+    expect(scene.told).toEqual([]);
+  });
+});
+
+describe('an MPI launch', () => {
+  const launchMpi = (scene: Scene, changes: Partial<LaunchInput> = {}) =>
+    launch(scene, { mpi: true, argv: [Buffer.from('./hello')], ...changes });
+
+  const endMpi = async (scene: Scene): Promise<void> => {
+    for (const node of ['n2', 'n3'] as NodeName[]) {
+      scene.at('n1').stream.say({ event: 'daemon-ended', node, outcome: GOOD });
+    }
+    endAll(scene);
+  };
+
+  test('prepares every node and starts prterun on the first, with the slots that the ranks need', async () => {
+    const scene = await setUp();
+    const { result } = await launchMpi(scene, { ranks: 5 });
+    expect(scene.asked('prepare')).toEqual(['n1', 'n2', 'n3']);
+    expect(scene.asked('step')).toEqual(['n1']);
+    const head = headOf(scene.at('n1'));
+    expect(head).toMatchObject({ kind: 'head', stdin: true });
+    expect(head.argv.map(textOf)).toEqual(['prterun', '--host', 'n1:2,n2:2,n3:2', '-n', '5', './hello']);
+    await endMpi(scene);
+    expect((await result).outcome).toMatchObject({ kind: 'job', exitStatus: 0 });
+  });
+
+  test.each([
+    [{}, 'n1:1,n2:1,n3:1', '3'],
+    [{ tasksPerNode: 4 }, 'n1:4,n2:4,n3:4', '12'],
+    [{ ranks: 2 }, 'n1:1,n2:1,n3:1', '2'],
+    [{ ranks: 7, tasksPerNode: 4 }, 'n1:4,n2:4,n3:4', '7'],
+  ])('asked for %j has the hosts %s and %s ranks', async (changes, hosts, ranks) => {
+    const scene = await setUp();
+    const { result } = await launchMpi(scene, changes);
+    expect(headOf(scene.at('n1')).argv.map(textOf).slice(1, 5)).toEqual(['--host', hosts, '-n', ranks]);
+    await endMpi(scene);
+    await result;
+  });
+
+  test('believes no 0 without a daemon on every other node', async () => {
+    const scene = await setUp();
+    const { result } = await launchMpi(scene);
+    scene.at('n1').stream.say({ event: 'daemon-ended', node: 'n2' as NodeName, outcome: GOOD });
+    endAll(scene);
+    expect((await result).outcome).toMatchObject({ kind: 'failure', code: 'launch-failed' });
+    expect(scene.asked('stop')).toEqual(['n1', 'n2', 'n3']);
+  });
+
+  test('of more ranks than slots is refused before any node is asked', async () => {
+    const scene = await setUp();
+    const { result } = await launchMpi(scene, { ranks: 4, tasksPerNode: 1 });
+    expect((await errorOf(result)).code).toBe('usage');
+    expect(scene.journal).toEqual([]);
+  });
+});
+
+describe('standard input goes to', () => {
+  test.each([
+    [undefined, []],
+    ['none', []],
+    ['all', ['n1', 'n2', 'n3']],
+    ['n2', ['n2']],
+  ] as const)('%s as %j', async (stdin, readers) => {
+    const scene = await setUp();
+    const { result, closed } = await launch(scene, { stdin: stdin as LaunchInput['stdin'] });
+    const nodes = scene.all.filter((worker) => headOf(worker).stdin).map(({ node }) => node);
+    expect(nodes).toEqual(readers);
+    await settle();
+    expect(scene.all.filter(({ stream }) => stream.stdin === 'input').map(({ node }) => node)).toEqual(
+      readers,
+    );
+    endAll(scene);
+    await result;
+    expect(closed()).toBe(1);
+  });
+
+  test('nobody that is not a node of the launch, which is refused before any node is asked', async () => {
+    const scene = await setUp();
+    for (const changes of [
+      { stdin: 'n9' as NodeName },
+      { stdin: 'n3' as NodeName, nodes: 'n[1-2]' },
+      { stdin: 'n2' as NodeName, mpi: true },
+    ]) {
+      const { result } = await launch(scene, changes);
+      expect((await errorOf(result)).code).toBe('node-unknown');
+    }
+    expect(scene.journal).toEqual([]);
+  });
+});
+
+describe('a launch that is refused', () => {
+  test.each([
+    ['n9', 'node-unknown'],
+    ['n[1-', 'node-list'],
+    ['n1,n1', 'node-list'],
+  ])('for its nodes %j asks nobody', async (nodes, code) => {
+    const scene = await setUp();
+    const { result } = await launch(scene, { nodes });
+    expect((await errorOf(result)).code).toBe(code);
+    expect(scene.journal).toEqual([]);
+  });
+
+  test('because a node does not answer has recorded and started nothing', async () => {
+    const scene = await setUp();
+    scene.at('n2').die();
+    const commits = scene.log.commits;
+    const { result } = await launch(scene);
+    const error = await errorOf(result);
+    expect(error).toMatchObject({
+      code: 'launch-refused',
+      facts: { unchanged: 'nothing was started on any node' },
+    });
+    expect(error.message).toMatch(/^not every node answers: n2: no connection to n2/);
+    expect(error.facts.detail).toEqual({
+      reasons: [{ node: 'n2', code: 'worker-unreachable', message: 'n2: no connection to n2: ECONNREFUSED' }],
+    });
+    expect(scene.log.commits).toBe(commits);
+    expect(scene.journal).toEqual(['n1 challenge', 'n3 challenge']);
+  });
+
+  test('because the log is not ours any more has signed and prepared nothing', async () => {
+    const scene = await setUp();
+    scene.log.failure = new XceError('log-fenced', 'another controller owns the log');
+    const { result } = await launch(scene);
+    expect((await errorOf(result)).code).toBe('log-fenced');
+    expect(scene.journal).toEqual(['n1 challenge', 'n2 challenge', 'n3 challenge']);
+  });
+
+  test.each([
+    ['has expired', 'lease-expired', async () => void (await vi.advanceTimersByTimeAsync(60_000))],
+    [
+      'is being drained',
+      'lease-state',
+      async ({ leases }: Scene) => void (await leases.beginDrain(LEASE, [])),
+    ],
+    [
+      'knows another key of a node',
+      'worker-key',
+      async ({ leases, at }: Scene) =>
+        void (await leases.bind(LEASE, [{ ...at('n2').challenge(), workerKey: 'f'.repeat(64) }])),
+    ],
+  ])('because the lease %s has signed and prepared nothing', async (_, code, change) => {
+    const scene = await setUp();
+    await change(scene);
+    const { result } = await launch(scene);
+    expect((await errorOf(result)).code).toBe(code);
+    expect([...scene.asked('prepare'), ...scene.journal.filter((entry) => entry.startsWith('sign'))]).toEqual(
+      [],
+    );
+  });
+
+  const refusing = async (codes: Readonly<Record<string, XceError | 'there before' | 'silent'>>) => {
+    const scene = await setUp({ names: ['n1', 'n2', 'n3', 'n4'], ttlMs: 600_000 });
+    for (const [node, how] of Object.entries(codes)) {
+      const worker = scene.at(node);
+      worker.on('prepare', () => {
+        if (how === 'there before') return { ...worker.prepared(), created: false };
+        if (how === 'silent') return new Promise(() => undefined);
+        throw how;
+      });
+    }
+    const { result } = await launch(scene);
+    await vi.advanceTimersByTimeAsync(REQUEST_TIMEOUT_MS);
+    return { scene, error: await errorOf(result) };
+  };
+
+  test('by one node undoes what it had prepared, leaves what was there before, and starts nothing', async () => {
+    const { scene, error } = await refusing({
+      n2: new XceError('uid-taken', '70000 is taken'),
+      n3: 'there before',
+    });
+    expect(error).toMatchObject({ code: 'launch-refused', exitStatus: 69 });
+    expect(error.message).toBe('not every node is ready: n2: 70000 is taken');
+    expect(error.facts.detail).toEqual({
+      reasons: [{ node: 'n2', code: 'uid-taken', message: 'n2: 70000 is taken' }],
+    });
+    expect(scene.asked('stop')).toEqual(['n1', 'n4']);
+    expect(scene.asked('step')).toEqual([]);
+    expect(scene.told).toEqual([]);
+  });
+
+  test('by several nodes names each of them', async () => {
+    const { error } = await refusing({
+      n1: new XceError('name-service', 'no answer'),
+      n4: new XceError('sandbox-refused', 'not mounted'),
+    });
+    expect(error.message).toBe('not every node is ready: n1: no answer; n4: not mounted');
+    expect(error.facts.detail).toMatchObject({
+      reasons: [
+        { node: 'n1', code: 'name-service' },
+        { node: 'n4', code: 'sandbox-refused' },
+      ],
+    });
+  });
+
+  test('by silence, or by an answer that is none, also stops where nobody knows what was prepared', async () => {
+    const { scene, error } = await refusing({
+      n2: 'silent',
+      n4: new XceError('protocol', 'no answer at all'),
+    });
+    expect(error.code).toBe('launch-refused');
+    expect(scene.asked('stop')).toEqual(['n1', 'n2', 'n3', 'n4']);
+  });
+
+  test('and cannot be undone everywhere says where, and keeps its reason', async () => {
+    const scene = await setUp();
+    scene.at('n1').on('stop', () => {
+      throw new XceError('node-dirty', 'it could not be ended');
+    });
+    scene.at('n2').on('prepare', () => {
+      throw new XceError('uid-taken', 'taken');
+    });
+    const { result } = await launch(scene);
+    expect((await errorOf(result)).message).toBe('not every node is ready: n2: taken');
+    expect(scene.told).toEqual(['could not undo the preparation: n1: it could not be ended']);
+  });
+});
+
+describe('the storage that the nodes see', () => {
+  const mount = { path: '/scratch/xce', source: 'server:/scratch', type: 'nfs', fsid: '00ff' };
+
+  const withMounts = async (mounts: Readonly<Record<string, typeof mount>>) => {
+    const scene = await setUp();
+    const wanted = request({ job: job('43'), nodes: [...scene.nodes] });
+    const { lease } = (await scene.leases.allocate(wanted)).result;
+    scene.journal.length = 0;
+    for (const worker of scene.all) {
+      worker.on('prepare', () => ({ ...worker.prepared(), mounts: [mounts[worker.node] ?? mount] }));
+    }
+    const { result } = await launch(scene, { selection: { ...selection, job: job('43') } });
+    return { scene, result, lease };
+  };
+
+  test('is recorded before any step starts', async () => {
+    const { scene, result, lease } = await withMounts({});
+    expect(scene.journal.indexOf('log mounts')).toBeGreaterThan(scene.journal.lastIndexOf('n3 prepare'));
+    expect(scene.journal.indexOf('log mounts')).toBeLessThan(scene.journal.indexOf('n1 step'));
+    expect((await scene.leases.show({ lease: lease.lease })).mounts).toEqual([mount]);
+    endAll(scene);
+    await result;
+  });
+
+  test('must be the same: else nothing starts and every node is stopped', async () => {
+    const { scene, result } = await withMounts({ n3: { ...mount, fsid: '1234' } });
+    const error = await errorOf(result);
+    expect(error).toMatchObject({ code: 'mount-changed', facts: { at: 'n3' } });
+    expect(scene.asked('step')).toEqual([]);
+    expect(scene.asked('stop')).toEqual(['n1', 'n2', 'n3']);
+  });
+});

@@ -1,0 +1,155 @@
+/** One command's context without machines: a log in memory, workers that the test plays, a clock that it moves. */
+import { generateKeyPairSync } from 'node:crypto';
+import { vi } from 'vitest';
+import { XceError } from '../../../src/base/errors.ts';
+import type { InstanceName, JobId, LeaseNumber, NodeName, Uid } from '../../../src/base/ids.ts';
+import type { Settings } from '../../../src/config/settings.ts';
+import { createFleet } from '../../../src/launch/fleet.ts';
+import type { LeaseEvent } from '../../../src/lease/event.ts';
+import { leaseMachine } from '../../../src/lease/machine.ts';
+import { unwrap } from '../../../src/lease/refusal.ts';
+import type { LeaseState } from '../../../src/lease/state.ts';
+import { LeaseStore } from '../../../src/lease/store.ts';
+import { openTicket, signTicket, type TicketClaims } from '../../../src/lease/ticket.ts';
+import { machinePorts } from '../../../src/normalise/machine-ports.ts';
+import type { Context } from '../../../src/operations/context.ts';
+import type { CommitContext, Committed, Decision } from '../../../src/wal/log.ts';
+import { fakeWorkers } from '../../support/fake-sessions.ts';
+import { MemoryLog } from '../lease/memory-log.ts';
+import { BOOT, request, T0 } from '../lease/scene.ts';
+
+const TICKET_KEYS = generateKeyPairSync('ed25519');
+
+/** A log that takes its time, and says in the journal what it has acknowledged. */
+class JournalLog extends MemoryLog {
+  readonly journal: string[];
+  /** How long each commit takes. */
+  delayMs = 0;
+
+  constructor(journal: string[]) {
+    super();
+    this.journal = journal;
+  }
+
+  override async commit<Result>(
+    decide: (state: LeaseState, context: CommitContext) => Decision<LeaseEvent, Result>,
+  ): Promise<Committed<Result>> {
+    if (this.delayMs > 0) await new Promise((resolve) => setTimeout(resolve, this.delayMs));
+    this.wallMs = Date.now();
+    const before = this.records.length;
+    const committed = await super.commit(decide);
+    // An acknowledgement comes later than the call.
+    for (let turn = 0; turn < 10; turn += 1) await Promise.resolve();
+    const kinds = this.records
+      .slice(before)
+      .flatMap((record) => record.map((bytes) => leaseMachine.decode(bytes).kind));
+    for (const kind of kinds) this.journal.push(`log ${kind}`);
+    return committed;
+  }
+}
+
+export const REQUEST_TIMEOUT_MS = 60_000;
+export const STOP_TIMEOUT_MS = 5000;
+
+const settingsFor = (nodes: readonly NodeName[]): Settings => ({
+  cluster: { name: 'hpc', instance: 'main' as InstanceName, pki: '/pki' },
+  pool: { first: 70_000 as Uid, last: 70_009 as Uid },
+  directory: { controlUid: 1001, ranges: [], timeoutMs: 1000 },
+  lease: {
+    directory: '/log',
+    storage: 'local',
+    lockTimeoutMs: 1000,
+    skewMs: 5000,
+    ttlMs: 60_000,
+    rememberDays: 7,
+  },
+  nodes: { hosts: nodes, port: 7070, connectTimeoutMs: 5000, requestTimeoutMs: REQUEST_TIMEOUT_MS },
+  worker: {
+    node: 'n1' as NodeName,
+    listen: { address: '127.0.0.1', port: 7070 },
+    stateDirectory: '/state',
+    runDirectory: '/run',
+    drainTimeoutMs: 30_000,
+  },
+  sandbox: {
+    tasksMax: 100,
+    tmpBytes: 1,
+    tmpInodes: 1,
+    shmBytes: 1,
+    memlock: 'infinity',
+    stopTimeoutMs: STOP_TIMEOUT_MS,
+    devices: [],
+    groups: [],
+    passEnvironment: [],
+  },
+  storage: [{ name: 'scratch', path: '/scratch', workspace: '/scratch/xce' }],
+  mpi: { interfaces: [], agentTimeoutMs: 30_000 },
+});
+
+export const JOB = '42' as JobId;
+export const selection = { job: JOB, attempt: undefined, lease: undefined };
+
+/** Needs fake timers. One lease, number 1, over all nodes. */
+export const setUp = async (options: { names?: readonly string[]; ttlMs?: number } = {}) => {
+  const workers = fakeWorkers(options.names ?? ['n1', 'n2', 'n3']);
+  const { journal, nodes } = workers;
+  const log = new JournalLog(journal);
+  const clock = { wallMs: () => Date.now(), monotonicMs: () => Date.now() - T0 + 1_000_000 };
+  const settings = settingsFor(nodes);
+  const leases = new LeaseStore(
+    { log, clock, bootId: BOOT, nameService: { lookUp: async () => ({ answer: 'absent' }) } },
+    settings,
+  );
+  const fleet = createFleet(workers.connect);
+  const told: string[] = [];
+  const context: Context = {
+    settings,
+    configPath: '/etc/xce-sandbox.ini',
+    progress: { phase: (_title, work) => work(() => undefined) },
+    clock,
+    log,
+    leases,
+    fleet,
+    accounts: {
+      findByUid: async () => {
+        throw new XceError('bug', 'nobody is looked up here');
+      },
+    },
+    normalisePorts: machinePorts,
+    signTicket: (claims: TicketClaims) => {
+      journal.push(`sign ${claims.node}`);
+      return signTicket(claims, TICKET_KEYS.privateKey);
+    },
+    tell: (text) => {
+      told.push(text);
+    },
+    close: async () => fleet.close(),
+  };
+  const ttlMs = options.ttlMs ?? 60_000;
+  const { result } = await leases.allocate(request({ nodes: [...nodes], ttlMs, workspace: null }));
+  journal.length = 0;
+  return { ...workers, context, leases, log, told, lease: result.lease };
+};
+
+export const LEASE = { lease: 1 as LeaseNumber };
+
+export const claimsIn = (ticket: string): TicketClaims => unwrap(openTicket(ticket, TICKET_KEYS.publicKey));
+
+/** Lets everything go on that needs no time. */
+export const settle = async (): Promise<void> => {
+  for (let turn = 0; turn < 60; turn += 1) await vi.advanceTimersByTimeAsync(0);
+};
+
+export const errorOf = async (work: Promise<unknown>): Promise<XceError> => {
+  try {
+    await work;
+  } catch (error) {
+    if (error instanceof XceError) return error;
+    throw error;
+  }
+  throw new Error('it did not fail');
+};
+
+export const useFakeTime = (): void => {
+  vi.useFakeTimers({ now: T0 });
+};

@@ -1,0 +1,48 @@
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { readStatus } from '../../../src/operations/status.ts';
+import { errorOf, setUp, useFakeTime } from './scene.ts';
+
+beforeEach(useFakeTime);
+afterEach(() => {
+  vi.useRealTimers();
+});
+
+const sandbox = {
+  lease: 1,
+  job: '42',
+  attempt: 0,
+  uid: 70_000,
+  unit: 'anchor.service',
+  state: 'ready',
+  remainingMs: 5,
+  steps: [],
+};
+
+test('a status shows the leases, the pool, and of each node its sandboxes or why it has no answer', async () => {
+  const { context, all, at } = await setUp();
+  for (const worker of all) {
+    worker.on('status', () => ({ node: worker.node, bootId: 'boot-1', sandboxes: [sandbox] }));
+  }
+  at('n2').die();
+  const status = await readStatus(context, undefined);
+  expect(status.leases.map(({ lease, uid }) => [lease, uid])).toEqual([[1, 70_000]]);
+  expect(status.pool).toEqual({ size: 10, leased: 1 });
+  expect(status.nodes).toEqual([
+    { node: 'n1', reachable: true, sandboxes: [sandbox] },
+    {
+      node: 'n2',
+      reachable: false,
+      error: { code: 'worker-unreachable', message: 'n2: no connection to n2: ECONNREFUSED' },
+    },
+    { node: 'n3', reachable: true, sandboxes: [sandbox] },
+  ]);
+});
+
+test('a status of some nodes asks only those, and of an unknown one nobody', async () => {
+  const { context, at, asked } = await setUp();
+  at('n3').on('status', () => ({ node: 'n3', bootId: 'boot-1', sandboxes: [] }));
+  expect((await readStatus(context, 'n3')).nodes).toHaveLength(1);
+  expect(asked('status')).toEqual(['n3']);
+  expect((await errorOf(readStatus(context, 'n[3-4]'))).code).toBe('node-unknown');
+  expect(asked('status')).toEqual(['n3']);
+});
