@@ -7,6 +7,9 @@
  *   word    = { plain | '"' { any but " $ ` \ } '"' | "'" { any but ' } "'" }
  *   plain   = letters, digits and @ % + = : , . / _ - ~ #
  *
+ * `~` and `#` are plain only where a shell would read them so: not where a word, or an element of a search path,
+ * begins.
+ *
  * Seen from Open MPI 5.0.7 (prted), Open MPI 4.1.4 (orted), MPICH 4.2.1 (hydra_pmi_proxy).
  */
 
@@ -34,6 +37,8 @@ const DROPPED_VARIABLES: ReadonlySet<string> = new Set(['PATH', 'DYLD_LIBRARY_PA
 
 const NAME = /[A-Za-z_][A-Za-z0-9_]*/y;
 const PLAIN = /[A-Za-z0-9@%+=:,./_~#-]/;
+/** A home directory or a comment, for a shell, where a word begins. */
+const SPECIAL_FIRST = /[~#]/;
 
 type Cursor = { readonly text: string; at: number };
 
@@ -79,7 +84,7 @@ const takeValue = (cursor: Cursor): { readonly value: string } | DaemonRefusal =
     if (character === '$') {
       const refused = takeReference(cursor);
       if (refused !== undefined) return refused;
-    } else if (PLAIN.test(character)) {
+    } else if (PLAIN.test(character) && !(character === '~' && /(^|:)$/.test(value))) {
       value += character;
       cursor.at += 1;
     } else {
@@ -97,6 +102,9 @@ const takeValue = (cursor: Cursor): { readonly value: string } | DaemonRefusal =
 
 const takeWord = (cursor: Cursor): { readonly word: string } | DaemonRefusal => {
   let word = '';
+  if (SPECIAL_FIRST.test(cursor.text[cursor.at] ?? '')) {
+    return refuse(cursor, 'a character that a shell might read otherwise');
+  }
   for (;;) {
     const character = cursor.text[cursor.at];
     if (character === undefined || character === ' ') return { word };

@@ -2,7 +2,7 @@ import type { NodeName } from '../base/ids.ts';
 
 /**
  * The head's command for Open MPI 5: prterun with the nodes and their slots given outright, so that it asks no
- * scheduler and reads no host file. `ranks` of 0 means one rank per slot.
+ * scheduler and reads no host file. `tasksPerNode` is the number of slots of each node; `ranks` must fit in.
  */
 export const prterunArguments = (job: {
   readonly nodes: readonly NodeName[];

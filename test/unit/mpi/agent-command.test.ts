@@ -87,10 +87,24 @@ describe('what a shell would do more with is refused', () => {
       ['n2', 'LD_PRELOAD=/tmp/x.so;export LD_PRELOAD;prted'],
     ],
     ['an assignment without export', ['n2', 'LD_LIBRARY_PATH=/tmp prted']],
+    ['a comment', ['n2', 'prted', '#', 'not read']],
+    ['a word that begins like a comment', ['n2', 'prted', '#x']],
+    ['a home directory', ['n2', 'prted', '~/x']],
+    ['a program in a home directory', ['n2', '~root/prted']],
+    [
+      'a home directory in a search path',
+      ['n2', 'LD_LIBRARY_PATH=/usr/lib:~/x;export LD_LIBRARY_PATH;prted'],
+    ],
     ['an export of another variable', ['n2', 'LD_LIBRARY_PATH=/usr/lib;export LD_PRELOAD;prted']],
   ];
   test.each(refusals)('%s', (_, args) => {
     expect(parseAgentArguments(args)).toHaveProperty('refused');
+  });
+});
+
+test('a tilde and a hash inside a word stand for themselves', () => {
+  expect(parseAgentArguments(['n2', 'prted', 'a~b#c', '"~"', "'#'"])).toMatchObject({
+    argv: ['prted', 'a~b#c', '~', '#'],
   });
 });
 

@@ -1,0 +1,24 @@
+import { expect, test } from 'vitest';
+import { mpiEnvironment } from '../../../src/mpi/environment.ts';
+
+const AGENT = '/opt/xce/bin/xce-sandbox-agent';
+
+test('every launcher is led to the agent, and none spawns as a tree', () => {
+  expect(mpiEnvironment({ interfaces: [], agentTimeoutMs: 1 }, AGENT)).toEqual([
+    `PRTE_MCA_plm_ssh_agent=${AGENT}`,
+    'PRTE_MCA_plm_ssh_no_tree_spawn=1',
+    'PRTE_MCA_prte_tmpdir_base=/tmp',
+    `OMPI_MCA_plm_rsh_agent=${AGENT}`,
+    'OMPI_MCA_plm_rsh_no_tree_spawn=1',
+    `HYDRA_LAUNCHER_EXEC=${AGENT}`,
+  ]);
+});
+
+test('configured interfaces bind daemons, their clients and the messages of ranks', () => {
+  const variables = mpiEnvironment({ interfaces: ['10.0.0.0/8', 'ib0'], agentTimeoutMs: 1 }, AGENT);
+  expect(variables.slice(-3)).toEqual([
+    'PRTE_MCA_prte_if_include=10.0.0.0/8,ib0',
+    'PMIX_MCA_ptl_base_if_include=10.0.0.0/8,ib0',
+    'OMPI_MCA_btl_tcp_if_include=10.0.0.0/8,ib0',
+  ]);
+});
