@@ -8,6 +8,8 @@ export const describeNotice = (notice: LogNotice): string => {
       return `torn tail: ${notice.bytes} bytes from offset ${notice.offset} of ${notice.path} do not count; they stay in that file`;
     case 'epoch-taken':
       return `took epoch ${notice.epoch} of the lease log: ${notice.reason}`;
+    case 'not-remembered':
+      return `could not write down what this host has seen of the lease log (${notice.path}): ${notice.reason}`;
   }
 };
 

@@ -20,7 +20,9 @@ export type LogNotice =
   /** The newest log ended in an incomplete record; its bytes stay in the old file and do not count. */
   | { readonly kind: 'torn-tail'; readonly path: string; readonly offset: number; readonly bytes: number }
   /** This host took the next epoch by itself; `reason` is one line. */
-  | { readonly kind: 'epoch-taken'; readonly epoch: number; readonly reason: string };
+  | { readonly kind: 'epoch-taken'; readonly epoch: number; readonly reason: string }
+  /** The record counts, but this host could not write down that it has seen it. */
+  | { readonly kind: 'not-remembered'; readonly path: string; readonly reason: string };
 
 /** A state replayed without a lock. It may be behind, and its last record may not be acknowledged yet. */
 export type LogView<State> = LogPosition & {

@@ -9,10 +9,10 @@ export type Machine<State, Event> = {
    * that the state does not allow: what was acknowledged once must apply again. */
   apply(state: State, event: Event): void;
   encode(event: Event): Uint8Array;
-  /** Throws XceError 'log-corrupt' on bytes that are not exactly one event. */
+  /** Throws XceError 'log-corrupt' on bytes that are not exactly one event. Must not keep a view of them. */
   decode(bytes: Uint8Array): Event;
-  /** The state as a sequence of records, each at most LIMITS.recordBytesMax. */
+  /** The state as a sequence of records, each at most LIMITS.recordBytesMax; bytes once given do not change. */
   snapshot(state: State): Iterable<Uint8Array>;
-  /** Adds one snapshot record to a state that started empty. */
+  /** Adds one snapshot record to a state that started empty. Must not keep a view of it. */
   restore(state: State, record: Uint8Array): void;
 };

@@ -1,0 +1,164 @@
+/** The directory of epochs: which there are, and what is in place of each name. */
+import { assert, errnoOf, XceError } from '../base/errors.ts';
+import { LIMITS } from '../base/limits.ts';
+import type { LogFile, LogFiles } from '../os/log-files.ts';
+import { onStorage, storageFailure, unlinkIfThere } from './failure.ts';
+import { epochPath, parseEpochName, parsePreparedName } from './names.ts';
+import { corruptLog, type LogHeader } from './record.ts';
+import { type LogIdentity, readHeader } from './replay.ts';
+import { type InspectStorage, type StorageFacts, storageTypeOf } from './storage.ts';
+
+export type EpochDirectoryOptions = LogIdentity & { readonly directory: string };
+
+const countEpochs = (names: readonly string[]): { readonly newest: number; readonly count: number } => {
+  let newest = 0;
+  let count = 0;
+  for (const name of names) {
+    const epoch = parseEpochName(name);
+    if (epoch === undefined) continue;
+    count += 1;
+    if (epoch > newest) newest = epoch;
+  }
+  return { newest, count };
+};
+
+export class EpochDirectory {
+  readonly path: string;
+  readonly identity: LogIdentity;
+  readonly #files: LogFiles;
+  readonly #inspectStorage: InspectStorage;
+  #storage: StorageFacts | undefined;
+
+  constructor(
+    files: LogFiles,
+    { directory, cluster, instance }: EpochDirectoryOptions,
+    inspectStorage: InspectStorage,
+  ) {
+    this.#files = files;
+    this.path = directory;
+    this.identity = { cluster, instance };
+    this.#inspectStorage = inspectStorage;
+  }
+
+  pathOf(epoch: number): string {
+    return epochPath(this.path, epoch);
+  }
+
+  /** All names, read anew. Throws 'log-missing' when there is no such directory. */
+  async list(): Promise<readonly string[]> {
+    let names: readonly string[];
+    try {
+      names = await this.#files.list(this.path, LIMITS.logNamesMax);
+    } catch (error) {
+      const errno = errnoOf(error);
+      if (errno !== 'ENOENT' && errno !== 'ENOTDIR') throw storageFailure('list', this.path, error);
+      throw new XceError('log-missing', `${this.path} is not a directory`, {
+        at: this.path,
+        next: 'mount the storage of the lease log, or correct [lease] directory',
+        cause: error,
+      });
+    }
+    if (names.length <= LIMITS.logNamesMax) return names;
+    throw new XceError('log-corrupt', `${this.path} holds more than ${LIMITS.logNamesMax} names`, {
+      at: this.path,
+    });
+  }
+
+  /** The highest epoch there is a name for. Throws 'log-missing' when there is none, 'log-corrupt' for a gap. */
+  async newest(): Promise<number> {
+    let { newest, count } = countEpochs(await this.list());
+    // A listing may miss a name that is linked while it runs, and show one that is linked later.
+    if (newest !== count) ({ newest, count } = countEpochs(await this.list()));
+    if (newest !== count) {
+      throw new XceError('log-corrupt', `${this.path} has epoch ${newest}, but not every one below it`, {
+        at: this.path,
+        next: 'bring back the files that are missing',
+      });
+    }
+    if (newest > 0) return newest;
+    const { type, path } = await this.inspect();
+    throw new XceError('log-missing', `${this.path} holds no lease log`, {
+      at: this.path,
+      next: `check that its storage is mounted (it lies on ${type}, mounted at ${path}); only "lease init" makes a log`,
+    });
+  }
+
+  /** To look: lists the directory anew and asks for the next name. */
+  async hasSuccessor(epoch: number): Promise<boolean> {
+    if ((await this.newest()) > epoch) return true;
+    const path = this.pathOf(epoch + 1);
+    try {
+      const file = await this.#files.open(path, 'read');
+      await file.close();
+      return true;
+    } catch (error) {
+      if (errnoOf(error) === 'ENOENT') return false;
+      throw storageFailure('look for', path, error);
+    }
+  }
+
+  /** Opens an epoch's file; undefined when there is none. Throws 'log-corrupt' for what is not a regular file. */
+  async open(epoch: number, purpose: 'read' | 'append'): Promise<LogFile | undefined> {
+    const path = this.pathOf(epoch);
+    let file: LogFile;
+    try {
+      file = await this.#files.open(path, purpose);
+    } catch (error) {
+      const errno = errnoOf(error);
+      if (errno === 'ENOENT') return undefined;
+      if (errno === 'ELOOP' || errno === 'ENXIO' || errno === 'EISDIR') {
+        throw corruptLog(path, 0, 'it is not a regular file', error);
+      }
+      throw storageFailure('open', path, error);
+    }
+    try {
+      const { isRegular } = await onStorage('look at', path, () => file.facts());
+      if (!isRegular) throw corruptLog(path, 0, 'it is not a regular file');
+      return file;
+    } catch (error) {
+      await file.close();
+      throw error;
+    }
+  }
+
+  /** The header of an epoch's file; undefined when the file is empty or ends within it. */
+  async headerOf(epoch: number): Promise<LogHeader | undefined> {
+    const path = this.pathOf(epoch);
+    const file = await this.open(epoch, 'read');
+    if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
+    try {
+      return await onStorage('read', path, () => readHeader(file, path, epoch, this.identity));
+    } finally {
+      await file.close();
+    }
+  }
+
+  /** What the directory lies on. Throws 'storage-unfit'. */
+  async inspect(): Promise<StorageFacts> {
+    this.#storage ??= await this.#inspectStorage(this.path);
+    return this.#storage;
+  }
+
+  /** A copy of the log on other storage is another log, whatever stands in it. */
+  async checkStorage(header: LogHeader): Promise<void> {
+    const { type, path } = await this.inspect();
+    const expected = storageTypeOf(header.storage);
+    if (expected === undefined || expected === type) return;
+    throw new XceError(
+      'storage-unfit',
+      `epoch ${header.epoch} was written on ${expected}, and ${this.path} lies on ${type}, mounted at ${path}`,
+      { at: this.path, next: 'mount the storage of the lease log' },
+    );
+  }
+
+  /** Removes what takes of epochs up to this one prepared and left. */
+  async removePrepared(epoch: number): Promise<void> {
+    assert(Number.isSafeInteger(epoch), 'an epoch is a whole number');
+    for (const name of await this.list()) {
+      const prepared = parsePreparedName(name);
+      if (prepared === undefined || prepared > epoch) continue;
+      const path = `${this.path}/${name}`;
+      await onStorage('remove', path, () => unlinkIfThere(this.#files, path));
+    }
+  }
+}

@@ -1,0 +1,893 @@
+/**
+ * The lease log on a real directory: xce-sandbox-log(5), PROTOCOL. "step 3" in a comment is that page's step 3.
+ */
+import { assert, XceError } from '../base/errors.ts';
+import type { Clock } from '../os/clock.ts';
+import type { LogFile, LogFiles } from '../os/log-files.ts';
+import {
+  type EncodedFrame,
+  encodeBase,
+  encodeEvents,
+  encodeFrame,
+  encodeHeader,
+  itemBytes,
+} from './encoder.ts';
+import { EpochDirectory } from './epoch-directory.ts';
+import { linkFailure, onStorage, reasonOf, unlinkIfThere } from './failure.ts';
+import { type HeldToken, HostTokens, pollLock } from './host-tokens.ts';
+import type { CommitContext, Committed, Decision, LeaseLog, LogNotice, LogPosition, LogView } from './log.ts';
+import type { Machine } from './machine.ts';
+import { findRollback, HostMemory, type Seen } from './memory.ts';
+import { isSignOfLog, preparedPath } from './names.ts';
+import {
+  EVENTS_HEADER_BYTES,
+  FILE_START,
+  type LogHeader,
+  PAYLOAD_BYTES_MAX,
+  TOKEN_BYTES,
+  TYPE,
+} from './record.ts';
+import { type Mark, Replay, readHeader } from './replay.ts';
+import { encodeStorage, type InspectStorage } from './storage.ts';
+
+export type EpochLogPorts = {
+  readonly files: LogFiles;
+  readonly clock: Clock;
+  /** Of this boot; a token of another boot proves nothing. */
+  readonly bootId: string;
+  readonly processId: number;
+  randomBytes(count: number): Uint8Array;
+  wait(milliseconds: number): Promise<void>;
+  readonly inspectStorage: InspectStorage;
+};
+
+export type EpochLogOptions = {
+  /** Holds leases.wal.N. Never made here. */
+  readonly directory: string;
+  /** Private to root and empty after a boot: token files. Made where it is missing. */
+  readonly runDirectory: string;
+  /** File on this host's own disk: what it has seen of the log. Its directory is made where it is missing. */
+  readonly memoryPath: string;
+  readonly cluster: string;
+  readonly instance: string;
+  /** Name of this host in the headers of its epochs. */
+  readonly host: string;
+  readonly lockTimeoutMs: number;
+  /** A commit that held the log for longer acknowledges nothing by itself: the next epoch decides. */
+  readonly holdTimeoutMs: number;
+};
+
+/** The file of an epoch of this host: the one descriptor that this process has of it. */
+type OpenLog<State, Event> = {
+  readonly epoch: number;
+  readonly path: string;
+  readonly file: LogFile;
+  readonly identity: string;
+  readonly header: LogHeader;
+  readonly replay: Replay<State, Event>;
+  /** What this host had seen when the replay began. */
+  readonly seen: Seen | undefined;
+  isLocked: boolean;
+};
+
+/** Token file and log of the newest epoch, both locked, and the state replayed to the log's end. */
+type Held<State, Event> = {
+  readonly token: HeldToken;
+  readonly log: OpenLog<State, Event>;
+  /** The storage's clock minus this host's when the last record was written, milliseconds. */
+  readonly skewMs: number;
+  readonly untilMs: number;
+};
+
+/** An epoch just taken; its token is locked. */
+type Taken<State, Event> = {
+  readonly token: HeldToken;
+  readonly log: OpenLog<State, Event>;
+  readonly base: Mark & { readonly epoch: number };
+};
+
+/** A commit that waits for its turn. */
+type Waiting<State, Event> = {
+  decide(state: State, context: CommitContext): readonly Event[];
+  resolve(position: LogPosition, notices: readonly LogNotice[]): void;
+  reject(error: unknown): void;
+};
+
+/** Commits decided one after the other: what becomes one record, and what each of them hears when it counts. */
+type Round<State, Event> = {
+  readonly events: readonly Uint8Array[];
+  readonly settled: readonly {
+    readonly waiting: Waiting<State, Event>;
+    readonly refusal: { readonly error: unknown } | undefined;
+  }[];
+  /** An event did not apply to the state that its own commit was shown: a bug, found before anything was written. */
+  readonly isSpoilt: boolean;
+};
+
+const ENTER_ATTEMPTS_MAX = 16;
+const COMMITS_PER_RECORD_MAX = 4096;
+/** A reader without a lock can meet a record that is being written; then it looks again after these waits. */
+const READ_WAITS_MS = [20, 200];
+const UNCHANGED = 'nothing was written to the lease log';
+
+const lastOf = (replay: { readonly last: Mark | undefined }): Mark => {
+  assert(replay.last !== undefined, 'a replayed epoch has records');
+  return replay.last;
+};
+
+const positionOf = (
+  { epoch, token, host }: LogHeader,
+  replay: { readonly last: Mark | undefined },
+): LogPosition => ({ epoch, token, host, sequence: lastOf(replay).sequence });
+
+const appendAll = async (file: LogFile, bytes: Uint8Array): Promise<void> => {
+  for (let done = 0; done < bytes.length; ) {
+    const count = await file.append(bytes.subarray(done));
+    if (count === 0) throw new Error('the system wrote nothing');
+    done += count;
+  }
+};
+
+/** Why a record that was written is not acknowledged in its own epoch. */
+const doubt = (message: string): XceError => new XceError('log-io', message);
+
+/**
+ *   idle --enter--> held --decide--> decided --append, fsync--> written --look, unlock--> acknowledged --> idle
+ *             |      ^ ^                |                          |
+ *             |      | |                +--no events--> look --> answered --> idle
+ *             |      | |                                           |
+ *             +-fenced |                                           +-- a successor: outcome unknown
+ *             |      | |                                           |
+ *             | busy mark, torn tail                    any failure, or held for too long
+ *             v      | |                                           v
+ *           idle   taking (next epoch) <---------------------------+
+ *                    |
+ *                    +-- the record is in the base: acknowledged
+ *                    +-- it is not: log-io; it never counts
+ *                    +-- the epoch cannot be taken: outcome unknown
+ *
+ * Whatever fails between append and acknowledgement drops the state and the descriptor: the next enter begins from
+ * the bytes. Calls of one instance run one after the other, and commits that wait together become one record.
+ */
+export class EpochLog<State, Event> implements LeaseLog<State, Event> {
+  readonly #ports: EpochLogPorts;
+  readonly #options: EpochLogOptions;
+  readonly #machine: Machine<State, Event>;
+  readonly #directory: EpochDirectory;
+  readonly #tokens: HostTokens;
+  readonly #memory: HostMemory;
+  #open: OpenLog<State, Event> | undefined;
+  #turn: Promise<unknown> = Promise.resolve();
+  #waiting: Waiting<State, Event>[] = [];
+  #isClosed = false;
+
+  constructor(ports: EpochLogPorts, options: EpochLogOptions, machine: Machine<State, Event>) {
+    this.#ports = ports;
+    this.#options = options;
+    this.#machine = machine;
+    this.#directory = new EpochDirectory(ports.files, options, ports.inspectStorage);
+    this.#tokens = new HostTokens(ports, options.runDirectory);
+    const { identity } = this.#directory;
+    this.#memory = new HostMemory(ports.files, options.memoryPath, identity, ports.processId);
+  }
+
+  init(): Promise<LogPosition> {
+    return this.#inTurn(() => this.#createFirst());
+  }
+
+  read(): Promise<LogView<State>> {
+    return this.#inTurn(() => this.#readUnlocked());
+  }
+
+  commit<Result>(
+    decide: (state: State, context: CommitContext) => Decision<Event, Result>,
+  ): Promise<Committed<Result>> {
+    return new Promise((resolve, reject) => {
+      let result: { readonly value: Result } | undefined;
+      this.#waiting.push({
+        decide: (state, context) => {
+          const decision = decide(state, context);
+          result = { value: decision.result };
+          return decision.events;
+        },
+        resolve: (position, notices) => {
+          assert(result !== undefined, 'a commit is decided before it is acknowledged');
+          resolve({ result: result.value, position, notices });
+        },
+        reject,
+      });
+      // Those that come until this one has its turn go with it, and find nothing left to do.
+      this.#inTurn(() => this.#commitWaiting()).catch(reject);
+    });
+  }
+
+  takeover(): Promise<LogPosition & { readonly notices: readonly LogNotice[] }> {
+    return this.#inTurn(() => this.#takeOver());
+  }
+
+  compact(): Promise<LogPosition & { readonly notices: readonly LogNotice[] }> {
+    return this.#inTurn(async () => {
+      const notices: LogNotice[] = [];
+      const held = await this.#enter(notices);
+      try {
+        return { ...(await this.#takeForCaller(held.log.epoch + 1, notices)), notices };
+      } finally {
+        await this.#tokens.release(held.token);
+      }
+    });
+  }
+
+  async close(): Promise<void> {
+    await this.#inTurn(async () => {
+      this.#isClosed = true;
+      await this.#drop();
+    });
+  }
+
+  #inTurn<T>(call: () => Promise<T>): Promise<T> {
+    const turn = this.#turn.then(() => {
+      assert(!this.#isClosed, 'a closed log is not used');
+      return call();
+    });
+    // The caller of this turn hears of its failure; the next turn begins anew.
+    this.#turn = turn.catch(() => undefined);
+    return turn;
+  }
+
+  // -- holding and letting go -----------------------------------------------------------------------------------
+
+  /** Gives up the descriptor of the log, and with it the replayed state. */
+  async #drop(): Promise<void> {
+    const open = this.#open;
+    this.#open = undefined;
+    if (open === undefined) return;
+    try {
+      if (open.isLocked) open.file.unlock();
+    } catch {
+      // The lock between hosts is a courtesy, and closing gives it back where unlocking fails.
+    }
+    try {
+      await open.file.close();
+    } catch {
+      // Everything that must be durable has been fsynced; close(2) frees the descriptor in any case.
+    }
+  }
+
+  /** Gives back the lock on the log and keeps the descriptor, with the state, for the next commit. */
+  #unlock(log: OpenLog<State, Event>): void {
+    if (!log.isLocked) return;
+    log.file.unlock();
+    log.isLocked = false;
+  }
+
+  #deadlineMs(): number {
+    return this.#ports.clock.monotonicMs() + this.#options.lockTimeoutMs;
+  }
+
+  #fenced(epoch: number, header: LogHeader | undefined): XceError {
+    const { host } = this.#options;
+    const next = 'if that host is gone, or this one is to write from now on: lease takeover';
+    const facts = { at: this.#directory.pathOf(epoch), unchanged: UNCHANGED, next };
+    if (header === undefined) {
+      return new XceError('log-fenced', `epoch ${epoch} was begun and never owned by anyone`, facts);
+    }
+    const detail = { epoch, owner: header.host };
+    const message =
+      header.host === host
+        ? `this host (${host}) took epoch ${epoch} and has no token of it (a restart, or an interruption)`
+        : `epoch ${epoch} belongs to ${header.host}`;
+    return new XceError('log-fenced', message, { ...facts, detail });
+  }
+
+  // -- commit ---------------------------------------------------------------------------------------------------
+
+  async #commitWaiting(): Promise<void> {
+    // Each commit has asked for a turn of its own, and each turn settles at least one: none is left over.
+    const waiting = this.#waiting.splice(0, COMMITS_PER_RECORD_MAX);
+    if (waiting.length === 0) return;
+    const notices: LogNotice[] = [];
+    let round: Round<State, Event> | undefined;
+    try {
+      const held = await this.#enter(notices);
+      let position: LogPosition;
+      try {
+        round = this.#decide(held, waiting);
+        position = await (round.events.length === 0
+          ? this.#answer(held)
+          : this.#write(held, round.events, notices));
+        if (round.isSpoilt) await this.#drop();
+      } finally {
+        await this.#tokens.release(held.token);
+      }
+      for (const { waiting: one, refusal } of round.settled) {
+        if (refusal === undefined) one.resolve(position, notices);
+        else one.reject(refusal.error);
+      }
+    } catch (error) {
+      await this.#drop();
+      for (const one of round?.settled.map((each) => each.waiting) ?? waiting) one.reject(error);
+    }
+  }
+
+  /** Steps 1 to 4. Takes the next epoch where something of this host was left unfinished. */
+  async #enter(notices: LogNotice[]): Promise<Held<State, Event>> {
+    const deadlineMs = this.#deadlineMs();
+    for (let attempt = 0; attempt < ENTER_ATTEMPTS_MAX; attempt++) {
+      const epoch = await this.#directory.newest();
+      await this.#dropOld(epoch);
+      const header = this.#open?.header ?? (await this.#directory.headerOf(epoch));
+      const proof = await this.#tokens.read(epoch);
+      if (header === undefined || proof !== header.token) throw this.#fenced(epoch, header);
+      const token = await this.#tokens.lock(epoch, deadlineMs);
+      let held: Held<State, Event> | undefined;
+      try {
+        held = await this.#holdOrTake(token, header, deadlineMs, notices);
+      } finally {
+        if (held?.token !== token) await this.#tokens.release(token);
+      }
+      if (held !== undefined) return held;
+    }
+    throw new XceError('log-busy', 'the lease log changed hands again and again', {
+      at: this.#directory.path,
+      unchanged: UNCHANGED,
+      next: 'try again',
+    });
+  }
+
+  /** Gives up a log that is no longer the newest, or whose name stands for another file now. */
+  async #dropOld(newest: number): Promise<void> {
+    const open = this.#open;
+    if (open === undefined) return;
+    if (open.epoch === newest) {
+      const identity = await onStorage('look at', open.path, () => this.#ports.files.identify(open.path));
+      if (identity === open.identity) return;
+    }
+    await this.#drop();
+  }
+
+  /** Undefined when the epoch of the token is no longer the newest, or another was faster with the next one. */
+  async #holdOrTake(
+    token: HeldToken,
+    header: LogHeader,
+    deadlineMs: number,
+    notices: LogNotice[],
+  ): Promise<Held<State, Event> | undefined> {
+    const { epoch } = token;
+    if ((await this.#directory.newest()) !== epoch) return undefined;
+    const proof = await this.#tokens.look(token);
+    if (proof?.token !== header.token) throw this.#fenced(epoch, header);
+    let reason = 'a process of this host ended in the middle of a take or a commit';
+    if (!proof.isBusy) {
+      const log = await this.#lockLog(epoch, deadlineMs);
+      const untilMs = this.#ports.clock.monotonicMs() + this.#options.holdTimeoutMs;
+      const skewMs = await this.#catchUp(log);
+      if (log.replay.complete !== undefined && log.replay.tornBytes === 0) {
+        return { token, log, skewMs, untilMs };
+      }
+      reason = 'the log ended in an incomplete record';
+    }
+    const taken = await this.#take(epoch + 1, notices);
+    if (taken === undefined) return undefined;
+    notices.push({ kind: 'epoch-taken', epoch: epoch + 1, reason });
+    try {
+      const log = await this.#lockLog(epoch + 1, this.#deadlineMs());
+      const untilMs = this.#ports.clock.monotonicMs() + this.#options.holdTimeoutMs;
+      return { token: taken.token, log, skewMs: await this.#catchUp(log), untilMs };
+    } catch (error) {
+      await this.#tokens.release(taken.token);
+      throw error;
+    }
+  }
+
+  /** Step 3, with the descriptor of the epoch that this process has, or a new one. */
+  async #lockLog(epoch: number, deadlineMs: number): Promise<OpenLog<State, Event>> {
+    const log = this.#open ?? (await this.#openLog(epoch));
+    this.#open = log;
+    assert(log.epoch === epoch && !log.isLocked, 'the open log is the newest, and not locked yet');
+    await pollLock(log.file, log.path, deadlineMs, this.#ports);
+    log.isLocked = true;
+    return log;
+  }
+
+  async #openLog(epoch: number): Promise<OpenLog<State, Event>> {
+    const path = this.#directory.pathOf(epoch);
+    const seen = await this.#memory.load();
+    const file = await this.#directory.open(epoch, 'append');
+    if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
+    try {
+      const { identity } = await onStorage('look at', path, () => file.facts());
+      const header = await onStorage('read', path, () =>
+        readHeader(file, path, epoch, this.#directory.identity),
+      );
+      if (header === undefined) throw this.#fenced(epoch, header);
+      await this.#directory.checkStorage(header);
+      const replay = this.#newReplay(epoch, seen);
+      return { epoch, path, file, identity, header, replay, seen, isLocked: false };
+    } catch (error) {
+      await file.close();
+      throw error;
+    }
+  }
+
+  /** Step 4: the state to the end of the log. Returns the skew that the last record shows. */
+  async #catchUp(log: OpenLog<State, Event>): Promise<number> {
+    const { file, path, replay } = log;
+    const isFresh = replay.last === undefined;
+    await onStorage('fsync', path, () => file.sync());
+    const { bytes, writtenMs } = await onStorage('look at', path, () => file.facts());
+    if (bytes < replay.position.offset) {
+      throw new XceError('log-rollback', `${path} is shorter than this process has seen it`, {
+        at: path,
+        unchanged: UNCHANGED,
+      });
+    }
+    await onStorage('read', path, () => replay.advance(file));
+    if (isFresh && replay.complete !== undefined) {
+      await this.#checkSeen(log.epoch, replay, log.seen);
+    }
+    return Math.round(writtenMs) - replay.wallMs;
+  }
+
+  /** Step 5. Puts commits that do not fit into the record back in front of the others. */
+  #decide(held: Held<State, Event>, waiting: readonly Waiting<State, Event>[]): Round<State, Event> {
+    const { replay, header } = held.log;
+    const { state } = replay;
+    const machine = this.#machine;
+    const context: CommitContext = {
+      ...positionOf(header, replay),
+      wallMs: this.#ports.clock.wallMs(),
+      skewMs: held.skewMs,
+    };
+    const events: Uint8Array[] = [];
+    const settled: { waiting: Waiting<State, Event>; refusal: { error: unknown } | undefined }[] = [];
+    let roundBytes = EVENTS_HEADER_BYTES;
+    for (const [index, one] of waiting.entries()) {
+      let encoded: readonly Uint8Array[];
+      try {
+        encoded = one.decide(state, context).map((event) => machine.encode(event));
+      } catch (error) {
+        settled.push({ waiting: one, refusal: { error } });
+        continue;
+      }
+      const bytes = encoded.reduce((sum, event) => sum + itemBytes(event), 0);
+      if (EVENTS_HEADER_BYTES + bytes > PAYLOAD_BYTES_MAX) {
+        const error = new XceError('too-large', `the events of one commit are ${bytes} bytes`, {
+          unchanged: UNCHANGED,
+        });
+        settled.push({ waiting: one, refusal: { error } });
+        continue;
+      }
+      if (roundBytes + bytes > PAYLOAD_BYTES_MAX) {
+        this.#waiting.unshift(...waiting.slice(index));
+        break;
+      }
+      try {
+        // What is applied is what a later replay will decode.
+        for (const event of encoded) machine.apply(state, machine.decode(event));
+      } catch (error) {
+        // The others begin again, with a new state.
+        this.#waiting.unshift(...waiting.filter((other) => other !== one));
+        return { events: [], settled: [{ waiting: one, refusal: { error } }], isSpoilt: true };
+      }
+      events.push(...encoded);
+      roundBytes += bytes;
+      settled.push({ waiting: one, refusal: undefined });
+    }
+    return { events, settled, isSpoilt: false };
+  }
+
+  /** Step 7 for a commit without events: what it read was the newest. */
+  async #answer({ log }: Held<State, Event>): Promise<LogPosition> {
+    if (await this.#directory.hasSuccessor(log.epoch)) throw await this.#fencedBySuccessor(log.epoch);
+    await onStorage('unlock', log.path, async () => this.#unlock(log));
+    return positionOf(log.header, log.replay);
+  }
+
+  async #fencedBySuccessor(epoch: number): Promise<XceError> {
+    return this.#fenced(epoch + 1, await this.#directory.headerOf(epoch + 1));
+  }
+
+  /** Steps 6 to 8. */
+  async #write(
+    held: Held<State, Event>,
+    events: readonly Uint8Array[],
+    notices: LogNotice[],
+  ): Promise<LogPosition> {
+    const { log, token } = held;
+    const wallMs = this.#ports.clock.wallMs();
+    const frame = encodeFrame(TYPE.events, encodeEvents(wallMs, events), log.replay.position);
+    await this.#tokens.mark(token, true);
+    try {
+      await this.#append(log, frame);
+      if (await this.#directory.hasSuccessor(log.epoch)) throw await this.#fencedBySuccessor(log.epoch);
+      if (this.#ports.clock.monotonicMs() > held.untilMs) throw doubt('the log was held for too long');
+      this.#unlock(log);
+    } catch (error) {
+      return await this.#resolveDoubt(log, frame, error, notices);
+    }
+    log.replay.follow(frame.next, wallMs);
+    await this.#remember(log, notices);
+    await this.#markIdle(token, notices);
+    return positionOf(log.header, log.replay);
+  }
+
+  async #append({ file }: OpenLog<State, Event>, { bytes, next }: EncodedFrame): Promise<void> {
+    await appendAll(file, bytes);
+    await file.sync();
+    const back = Buffer.alloc(bytes.length);
+    for (let done = 0; done < back.length; ) {
+      const count = await file.read(back.subarray(done), next.offset - back.length + done);
+      if (count === 0) throw doubt('the record is not in the file');
+      done += count;
+    }
+    if (!back.equals(bytes)) throw doubt('the record does not read back as it was written');
+    if ((await file.facts()).bytes !== next.offset) throw doubt('something stands behind the record');
+  }
+
+  /** The one remedy: the next epoch says what became of the record. */
+  async #resolveDoubt(
+    log: OpenLog<State, Event>,
+    frame: EncodedFrame,
+    cause: unknown,
+    notices: LogNotice[],
+  ): Promise<LogPosition> {
+    const reason = reasonOf(cause);
+    const unknown = (message: string, causes: unknown): XceError =>
+      new XceError('log-outcome-unknown', message, {
+        at: log.path,
+        next: 'look at the log (lease list) before you do it again',
+        detail: { epoch: log.epoch, sequence: frame.next.sequence - 1 },
+        cause: causes,
+      });
+    await this.#drop();
+    if (cause instanceof XceError && cause.code === 'log-fenced') {
+      throw unknown(`epoch ${log.epoch + 1} was taken while a record was written to ${log.path}`, cause);
+    }
+    let taken: Taken<State, Event> | undefined;
+    try {
+      taken = await this.#take(log.epoch + 1, notices);
+    } catch (error) {
+      const message = `a record may be in ${log.path} (${reason}), and the next epoch could not be taken: ${reasonOf(error)}`;
+      throw unknown(message, new AggregateError([cause, error]));
+    }
+    if (taken === undefined) {
+      throw unknown(`a record may be in ${log.path} (${reason}), and another took the next epoch`, cause);
+    }
+    await this.#tokens.release(taken.token);
+    notices.push({ kind: 'epoch-taken', epoch: taken.log.epoch, reason });
+    const { epoch, sequence, chain } = taken.base;
+    if (epoch === log.epoch && sequence === frame.next.sequence - 1 && chain === frame.next.chain) {
+      return positionOf(taken.log.header, taken.log.replay);
+    }
+    throw new XceError('log-io', `a record could not be written to ${log.path}: ${reason}`, {
+      at: log.path,
+      unchanged: `the record does not count; epoch ${taken.log.epoch} goes on without it`,
+      detail: { notices },
+      cause,
+    });
+  }
+
+  // -- taking an epoch ------------------------------------------------------------------------------------------
+
+  async #takeOver(): Promise<LogPosition & { readonly notices: readonly LogNotice[] }> {
+    const notices: LogNotice[] = [];
+    const newest = await this.#directory.newest();
+    let before: HeldToken | undefined;
+    if ((await this.#tokens.read(newest)) !== undefined) {
+      try {
+        before = await this.#tokens.lock(newest, this.#deadlineMs());
+      } catch (error) {
+        // A process of this host that is stuck: what it writes from now on will not count.
+        if (!(error instanceof XceError) || error.code !== 'log-busy') throw error;
+      }
+    }
+    try {
+      return { ...(await this.#takeForCaller((await this.#directory.newest()) + 1, notices)), notices };
+    } finally {
+      if (before !== undefined) await this.#tokens.release(before);
+    }
+  }
+
+  async #takeForCaller(epoch: number, notices: LogNotice[]): Promise<LogPosition> {
+    const taken = await this.#take(epoch, notices);
+    if (taken === undefined) {
+      const newest = await this.#directory.newest();
+      throw this.#fenced(newest, await this.#directory.headerOf(newest));
+    }
+    await this.#tokens.release(taken.token);
+    return positionOf(taken.log.header, taken.log.replay);
+  }
+
+  /**
+   * "To take epoch N". Undefined when another was faster with it, or has taken the one after it. Otherwise the log is
+   * open, and its token held; the log itself is not locked.
+   */
+  async #take(epoch: number, notices: LogNotice[]): Promise<Taken<State, Event> | undefined> {
+    await this.#drop();
+    const storage = await this.#directory.inspect();
+    const seen = await this.#memory.load();
+    await this.#checkSeen(epoch - 1, await this.#replayPatiently(epoch - 1, seen), seen);
+    await this.#directory.removePrepared(epoch - 1);
+    const held = await this.#tokens.lock(epoch, this.#deadlineMs());
+    let taken: Taken<State, Event> | undefined;
+    try {
+      // The token file of an epoch that is there is somebody's proof.
+      if ((await this.#directory.newest()) !== epoch - 1) return undefined;
+      const token = Buffer.from(this.#ports.randomBytes(TOKEN_BYTES)).toString('hex');
+      await this.#tokens.write(held, token, true);
+      const { host } = this.#options;
+      const wallMs = this.#ports.clock.wallMs();
+      const header: LogHeader = {
+        ...this.#directory.identity,
+        epoch,
+        token,
+        wallMs,
+        host,
+        storage: encodeStorage(storage),
+      };
+      const first = encodeFrame(TYPE.header, encodeHeader(header), FILE_START);
+      await this.#link(epoch, token, [first]);
+      const file = await this.#openOwn(epoch, token);
+      if (file === undefined) return undefined;
+      try {
+        taken = await this.#fill(held, file, header, first, seen, notices);
+      } finally {
+        if (taken === undefined) await file.close();
+      }
+      return taken;
+    } finally {
+      if (taken === undefined) await this.#tokens.release(held);
+    }
+  }
+
+  /** Steps 3 and 4: the frames as a whole file under the epoch's name, unless the name is another's. */
+  async #link(epoch: number, token: string, frames: Iterable<EncodedFrame>): Promise<void> {
+    const { files } = this.#ports;
+    const path = this.#directory.pathOf(epoch);
+    const prepared = preparedPath(this.#directory.path, epoch, token);
+    let linkError: unknown;
+    await onStorage('prepare', prepared, async () => {
+      const file = await files.open(prepared, 'create');
+      try {
+        for (const { bytes } of frames) await appendAll(file, bytes);
+        await file.sync();
+      } catch (error) {
+        await unlinkIfThere(files, prepared);
+        throw error;
+      } finally {
+        await file.close();
+      }
+      try {
+        await files.link(prepared, path);
+      } catch (error) {
+        // An answer can be lost on the way: what stands under the name says who made it.
+        linkError = error;
+      }
+      await unlinkIfThere(files, prepared);
+    });
+    await onStorage('fsync', this.#directory.path, () => files.syncDirectory(this.#directory.path));
+    if (linkError === undefined) return;
+    const names = await this.#directory.list();
+    if (!names.some((name) => `${this.#directory.path}/${name}` === path)) throw linkFailure(path, linkError);
+  }
+
+  /** Step 5: the epoch's file, opened by name, when the token inside is ours. */
+  async #openOwn(epoch: number, token: string): Promise<LogFile | undefined> {
+    const path = this.#directory.pathOf(epoch);
+    const file = await this.#directory.open(epoch, 'append');
+    if (file === undefined) throw new XceError('log-io', `${path} is gone`, { at: path });
+    let header: LogHeader | undefined;
+    try {
+      header = await onStorage('read', path, () => readHeader(file, path, epoch, this.#directory.identity));
+    } finally {
+      if (header?.token !== token) await file.close();
+    }
+    return header?.token === token ? file : undefined;
+  }
+
+  /** Steps 6 to 8. */
+  async #fill(
+    token: HeldToken,
+    file: LogFile,
+    header: LogHeader,
+    first: EncodedFrame,
+    seen: Seen | undefined,
+    notices: LogNotice[],
+  ): Promise<Taken<State, Event> | undefined> {
+    const { epoch } = header;
+    const path = this.#directory.pathOf(epoch);
+    const below = await this.#replayPatiently(epoch - 1, seen);
+    await this.#checkSeen(epoch - 1, below, seen);
+    const base = { epoch: below.epoch, ...lastOf(below) };
+    if (below.tornBytes > 0) {
+      const { offset } = below.position;
+      notices.push({ kind: 'torn-tail', path: below.path, offset, bytes: below.tornBytes });
+    }
+    const replay = await onStorage('write', path, async () => {
+      const complete = {
+        baseEpoch: base.epoch,
+        baseSequence: base.sequence,
+        baseChain: base.chain,
+        wallMs: this.#ports.clock.wallMs(),
+      };
+      let end = first.next;
+      for (const { bytes, next } of encodeBase(this.#machine.snapshot(below.state), complete, first.next)) {
+        await appendAll(file, bytes);
+        end = next;
+      }
+      await file.sync();
+      const back = this.#newReplay(epoch, undefined);
+      await back.advance(file);
+      const isWhole = back.complete !== undefined && back.tornBytes === 0;
+      if (!isWhole || back.position.offset !== end.offset || back.position.chain !== end.chain) {
+        throw doubt('the checkpoint does not read back as it was written');
+      }
+      return back;
+    });
+    if (await this.#directory.hasSuccessor(epoch)) return undefined;
+    const { identity } = await onStorage('look at', path, () => file.facts());
+    const log = { epoch, path, file, identity, header, replay, seen, isLocked: false };
+    await this.#tokens.mark(token, false);
+    this.#open = log;
+    await this.#remember(log, notices);
+    return { token, log, base };
+  }
+
+  async #createFirst(): Promise<LogPosition> {
+    const storage = await this.#directory.inspect();
+    const { path } = this.#directory;
+    const sign = (what: string, at: string): XceError =>
+      new XceError('log-exists', what, {
+        at,
+        unchanged: 'no log was made',
+        next: 'if there is nothing to keep, remove it and run "lease init" again',
+      });
+    const found = (await this.#directory.list()).find(isSignOfLog);
+    if (found !== undefined) throw sign(`${path} holds ${JSON.stringify(found)}`, path);
+    const { runDirectory } = this.#options;
+    if (await this.#tokens.exist()) throw sign(`${runDirectory} holds the token of an epoch`, runDirectory);
+    if ((await this.#memory.load()) !== undefined) {
+      throw sign(`this host has seen a log (${this.#memory.path})`, this.#memory.path);
+    }
+    await this.#directory.removePrepared(1);
+    const epoch = 1;
+    const token = Buffer.from(this.#ports.randomBytes(TOKEN_BYTES)).toString('hex');
+    const { host } = this.#options;
+    const wallMs = this.#ports.clock.wallMs();
+    const header: LogHeader = {
+      ...this.#directory.identity,
+      epoch,
+      token,
+      wallMs,
+      host,
+      storage: encodeStorage(storage),
+    };
+    const first = encodeFrame(TYPE.header, encodeHeader(header), FILE_START);
+    const nothing = { baseEpoch: 0, baseSequence: 0, baseChain: 0, wallMs };
+    const rest = encodeBase(this.#machine.snapshot(this.#machine.empty()), nothing, first.next);
+    await this.#link(epoch, token, [first, ...rest]);
+    const file = await this.#openOwn(epoch, token);
+    if (file === undefined) throw sign('another host made the log first', this.#directory.pathOf(epoch));
+    const replay = this.#newReplay(epoch, undefined);
+    try {
+      await onStorage('read', this.#directory.pathOf(epoch), () => replay.advance(file));
+    } finally {
+      await file.close();
+    }
+    // A token before the log would be a sign of a log, and keep an interrupted creation from being repeated.
+    const held = await this.#tokens.lock(epoch, this.#deadlineMs());
+    try {
+      await this.#tokens.write(held, token, false);
+    } finally {
+      await this.#tokens.release(held);
+    }
+    await onStorage('write', this.#memory.path, () =>
+      this.#memory.remember({ epoch, token, ...lastOf(replay) }),
+    );
+    return positionOf(header, replay);
+  }
+
+  // -- reading --------------------------------------------------------------------------------------------------
+
+  #newReplay(epoch: number, seen: Seen | undefined): Replay<State, Event> {
+    const { identity } = this.#directory;
+    const file = { path: this.#directory.pathOf(epoch), epoch, identity };
+    return new Replay(this.#machine, file, seen?.epoch === epoch ? seen : undefined);
+  }
+
+  /** Replays downwards from `from` to the first complete epoch, each file opened anew and fsynced. */
+  async #replayDown(from: number, seen: Seen | undefined): Promise<Replay<State, Event>> {
+    for (let epoch = from; epoch >= 1; epoch--) {
+      const path = this.#directory.pathOf(epoch);
+      const file = await this.#directory.open(epoch, 'read');
+      if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
+      try {
+        await onStorage('fsync', path, () => file.sync());
+        const replay = this.#newReplay(epoch, seen);
+        await onStorage('read', path, () => replay.advance(file));
+        if (replay.complete !== undefined) return replay;
+      } finally {
+        await file.close();
+      }
+    }
+    throw new XceError('log-corrupt', `no epoch in ${this.#directory.path} is complete`, {
+      at: this.#directory.path,
+    });
+  }
+
+  /** The same, again where a record does not check: without a lock it may be on its way. */
+  async #replayPatiently(from: number, seen: Seen | undefined): Promise<Replay<State, Event>> {
+    for (const waitMs of READ_WAITS_MS) {
+      try {
+        return await this.#replayDown(from, seen);
+      } catch (error) {
+        if (!(error instanceof XceError) || error.code !== 'log-corrupt') throw error;
+        await this.#ports.wait(waitMs);
+      }
+    }
+    return await this.#replayDown(from, seen);
+  }
+
+  /** Throws 'log-rollback' when the log is not a later state of what this host has seen. */
+  async #checkSeen(newest: number, replay: Replay<State, Event>, seen: Seen | undefined): Promise<void> {
+    if (seen === undefined) return;
+    const { complete, epoch, markMet } = replay;
+    assert(complete !== undefined, 'a base is complete');
+    const header =
+      epoch === seen.epoch || newest < seen.epoch
+        ? replay.header
+        : await this.#directory.headerOf(seen.epoch);
+    const problem = findRollback(seen, {
+      newest,
+      epoch,
+      base: { epoch: complete.baseEpoch, sequence: complete.baseSequence, chain: complete.baseChain },
+      markMet,
+      tokenOfSeen: header?.token,
+    });
+    if (problem === undefined) return;
+    throw new XceError('log-rollback', `${this.#directory.path}: ${problem}`, {
+      at: this.#directory.path,
+      unchanged: UNCHANGED,
+      next: 'bring back the newest state of the directory; nothing may go on from an older one',
+      detail: { seen, newest },
+    });
+  }
+
+  /** For a record that counts already: that it could not be written down takes nothing from it. */
+  async #remember({ header, replay }: OpenLog<State, Event>, notices: LogNotice[]): Promise<void> {
+    try {
+      await this.#memory.remember({ epoch: header.epoch, token: header.token, ...lastOf(replay) });
+    } catch (error) {
+      notices.push({ kind: 'not-remembered', path: this.#memory.path, reason: reasonOf(error) });
+    }
+  }
+
+  /** Likewise: who finds the epoch busy takes the next one. */
+  async #markIdle(token: HeldToken, notices: LogNotice[]): Promise<void> {
+    try {
+      await this.#tokens.mark(token, false);
+    } catch (error) {
+      notices.push({ kind: 'not-remembered', path: token.path, reason: reasonOf(error) });
+    }
+  }
+
+  async #readUnlocked(): Promise<LogView<State>> {
+    const seen = await this.#memory.load();
+    const newest = await this.#directory.newest();
+    const replay = await this.#replayPatiently(newest, seen);
+    await this.#checkSeen(newest, replay, seen);
+    const { header, before, state, tornBytes } = replay;
+    assert(header !== undefined, 'a complete epoch has a header');
+    await this.#directory.checkStorage(header);
+    // The last record may not be acknowledged, and the complete record not be durable yet; the owner wrote a record
+    // of events only when what stands before it was both.
+    if (before !== undefined && replay.endsWithEvents) {
+      const known = { epoch: header.epoch, token: header.token, ...before };
+      await onStorage('write', this.#memory.path, () => this.#memory.remember(known));
+    }
+    const newestHeader = newest === replay.epoch ? header : await this.#directory.headerOf(newest);
+    const token = await this.#tokens.read(newest);
+    const owned = newestHeader !== undefined && token === newestHeader.token;
+    return { ...positionOf(header, replay), state, owned, tornBytes };
+  }
+}

@@ -1,0 +1,55 @@
+/** What a failed system call means for the log. */
+import { errnoOf, XceError } from '../base/errors.ts';
+import type { LogFiles } from '../os/log-files.ts';
+
+/** The errno, or what the system says where Node has no name for it. */
+export const reasonOf = (error: unknown): string =>
+  errnoOf(error) ?? (error instanceof Error ? error.message : String(error));
+
+/** Wraps an error of the storage; one that has a code of ours passes through. */
+export const storageFailure = (what: string, path: string, error: unknown): XceError =>
+  error instanceof XceError
+    ? error
+    : new XceError('log-io', `cannot ${what} ${path}: ${reasonOf(error)}`, { at: path, cause: error });
+
+/** Runs one step of the storage; its failure says what could not be done. */
+export const onStorage = async <T>(what: string, path: string, step: () => Promise<T>): Promise<T> => {
+  try {
+    return await step();
+  } catch (error) {
+    throw storageFailure(what, path, error);
+  }
+};
+
+/** Answers to a lock call that say there is no such lock here, and not that the storage is in trouble. */
+const NO_LOCK = ['ENOLCK', 'ENOSYS', 'EOPNOTSUPP', 'ENOTSUP', 'EBADF', 'EINVAL', 'EPERM'];
+
+export const lockFailure = (path: string, error: unknown): XceError =>
+  NO_LOCK.includes(errnoOf(error) ?? '')
+    ? new XceError('storage-unfit', `no cluster-wide lock on ${path}: ${reasonOf(error)}`, {
+        at: path,
+        unchanged: 'nothing was written to the lease log',
+        next: 'mount the storage with locks that hold for the whole cluster (no nolock, no local_lock)',
+        cause: error,
+      })
+    : storageFailure('lock', path, error);
+
+/** Answers to link(2) that say the file system has no hard links. */
+const NO_LINK = ['EPERM', 'ENOSYS', 'EOPNOTSUPP', 'ENOTSUP', 'EMLINK'];
+
+export const linkFailure = (path: string, error: unknown): XceError =>
+  NO_LINK.includes(errnoOf(error) ?? '')
+    ? new XceError('storage-unfit', `no hard link can be made to ${path}: ${reasonOf(error)}`, {
+        at: path,
+        cause: error,
+      })
+    : storageFailure('create', path, error);
+
+/** Throws the system's error, but not for a name that is gone already. */
+export const unlinkIfThere = async (files: LogFiles, path: string): Promise<void> => {
+  try {
+    await files.unlink(path);
+  } catch (error) {
+    if (errnoOf(error) !== 'ENOENT') throw error;
+  }
+};

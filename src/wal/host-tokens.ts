@@ -1,0 +1,172 @@
+/** The token files of this host: who may work in an epoch here, one process at a time. */
+import { dirname } from 'node:path';
+import { errnoOf, XceError } from '../base/errors.ts';
+import { LIMITS } from '../base/limits.ts';
+import type { Clock } from '../os/clock.ts';
+import type { LogFile, LogFiles } from '../os/log-files.ts';
+import { lockFailure, reasonOf } from './failure.ts';
+import { isTokenName, tokenPath } from './names.ts';
+import { readToken, type Token, writeMark, writeToken } from './token.ts';
+
+/** A locked token file, until it is released. */
+export type HeldToken = {
+  readonly epoch: number;
+  readonly path: string;
+  readonly file: LogFile;
+  isHeld: boolean;
+};
+
+export type HostTokensPorts = {
+  readonly files: LogFiles;
+  readonly clock: Clock;
+  readonly bootId: string;
+  wait(milliseconds: number): Promise<void>;
+};
+
+const WAIT_MS_MIN = 1;
+const WAIT_MS_MAX = 50;
+
+/** Asks for a lock until it is given or the deadline has passed. */
+export const pollLock = async (
+  file: LogFile,
+  path: string,
+  deadlineMs: number,
+  { clock, wait }: HostTokensPorts,
+): Promise<void> => {
+  for (let waitMs = WAIT_MS_MIN; ; waitMs = Math.min(2 * waitMs, WAIT_MS_MAX)) {
+    try {
+      if (file.tryLock()) return;
+    } catch (error) {
+      throw lockFailure(path, error);
+    }
+    if (clock.monotonicMs() + waitMs > deadlineMs) {
+      throw new XceError('log-busy', `another process holds ${path}`, {
+        at: path,
+        unchanged: 'nothing was written to the lease log',
+        next: 'try again',
+      });
+    }
+    await wait(waitMs);
+  }
+};
+
+export class HostTokens {
+  readonly #ports: HostTokensPorts;
+  readonly #directory: string;
+
+  constructor(ports: HostTokensPorts, runDirectory: string) {
+    this.#ports = ports;
+    this.#directory = runDirectory;
+  }
+
+  #pathOf(epoch: number): string {
+    return tokenPath(this.#directory, epoch);
+  }
+
+  async #onFile<T>(path: string, step: () => Promise<T>): Promise<T> {
+    try {
+      return await step();
+    } catch (error) {
+      if (error instanceof XceError) throw error;
+      throw new XceError('io', `cannot use ${path}: ${reasonOf(error)}`, {
+        at: path,
+        unchanged: 'nothing was written to the lease log',
+        cause: error,
+      });
+    }
+  }
+
+  async #openRegular(path: string, purpose: 'read' | 'token'): Promise<LogFile> {
+    const file = await this.#ports.files.open(path, purpose);
+    try {
+      if ((await file.facts()).isRegular) return file;
+    } catch (error) {
+      await file.close();
+      throw error;
+    }
+    await file.close();
+    throw new XceError('io', `${path} is not a regular file`, {
+      at: path,
+      unchanged: 'nothing was written to the lease log',
+    });
+  }
+
+  /** Whether this host has tokens of any epoch. */
+  async exist(): Promise<boolean> {
+    return await this.#onFile(this.#directory, async () => {
+      try {
+        return (await this.#ports.files.list(this.#directory, LIMITS.logNamesMax)).some(isTokenName);
+      } catch (error) {
+        if (errnoOf(error) === 'ENOENT') return false;
+        throw error;
+      }
+    });
+  }
+
+  /** The token of an epoch that counts in this boot, read without a lock. */
+  async read(epoch: number): Promise<string | undefined> {
+    const path = this.#pathOf(epoch);
+    return await this.#onFile(path, async () => {
+      let file: LogFile;
+      try {
+        file = await this.#openRegular(path, 'read');
+      } catch (error) {
+        if (errnoOf(error) === 'ENOENT') return undefined;
+        throw error;
+      }
+      try {
+        const token = await readToken(file);
+        return token?.bootId === this.#ports.bootId ? token.token : undefined;
+      } finally {
+        await file.close();
+      }
+    });
+  }
+
+  /** Locks the token file of an epoch, making it where it is missing. Throws 'log-busy' at the deadline. */
+  async lock(epoch: number, deadlineMs: number): Promise<HeldToken> {
+    const path = this.#pathOf(epoch);
+    return await this.#onFile(path, async () => {
+      // The directory of the instance is shared with a worker of this host, whose sockets others must reach.
+      await this.#ports.files.makeDirectory(dirname(this.#directory), 0o711);
+      await this.#ports.files.makeDirectory(this.#directory, 0o700);
+      const file = await this.#openRegular(path, 'token');
+      try {
+        await pollLock(file, path, deadlineMs, this.#ports);
+        return { epoch, path, file, isHeld: true };
+      } catch (error) {
+        await file.close();
+        throw error;
+      }
+    });
+  }
+
+  /** What stands in a token file that is held; undefined for a token of another boot. */
+  async look({ path, file }: HeldToken): Promise<Token | undefined> {
+    const token = await this.#onFile(path, () => readToken(file));
+    return token?.bootId === this.#ports.bootId ? token : undefined;
+  }
+
+  /** Writes a token of this boot. */
+  async write({ path, file }: HeldToken, token: string, isBusy: boolean): Promise<void> {
+    const { bootId } = this.#ports;
+    await this.#onFile(path, () => writeToken(file, { token, bootId, isBusy }));
+  }
+
+  /** Writes that something has begun, or has ended, in the epoch. */
+  async mark({ path, file }: HeldToken, isBusy: boolean): Promise<void> {
+    const { bootId } = this.#ports;
+    await this.#onFile(path, () => writeMark(file, bootId, isBusy));
+  }
+
+  /** Gives the lock back, once. */
+  async release(held: HeldToken): Promise<void> {
+    if (!held.isHeld) return;
+    held.isHeld = false;
+    try {
+      await held.file.close();
+    } catch {
+      // The file is local and was never written through a cache: closing it frees descriptor and lock in any case.
+    }
+  }
+}

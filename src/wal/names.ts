@@ -1,0 +1,31 @@
+/** Names in the log directory and in the run directory of a controller; xce-sandbox-log(5), FILES. */
+import { join } from 'node:path';
+
+const STEM = 'leases.wal';
+
+export const epochPath = (directory: string, epoch: number): string => join(directory, `${STEM}.${epoch}`);
+
+export const preparedPath = (directory: string, epoch: number, token: string): string =>
+  join(directory, `${STEM}.new.${epoch}.${token.slice(0, 16)}`);
+
+export const tokenPath = (runDirectory: string, epoch: number): string =>
+  join(runDirectory, `epoch-${epoch}.token`);
+
+const numberIn = (name: string, pattern: RegExp): number | undefined => {
+  const digits = pattern.exec(name)?.[1];
+  return digits === undefined ? undefined : Number(digits);
+};
+
+/** Number of an epoch's file, undefined for any other name. */
+export const parseEpochName = (name: string): number | undefined =>
+  numberIn(name, /^leases\.wal\.([1-9][0-9]{0,14})$/);
+
+/** Number of the epoch for which a file was prepared, undefined for any other name. */
+export const parsePreparedName = (name: string): number | undefined =>
+  numberIn(name, /^leases\.wal\.new\.([1-9][0-9]{0,14})\.[0-9a-f]{16}$/);
+
+export const isTokenName = (name: string): boolean => /^epoch-[0-9]+\.token$/.test(name);
+
+/** Whether a name says that there is, or was, a log; what an unfinished creation left says nothing. */
+export const isSignOfLog = (name: string): boolean =>
+  (name.startsWith(STEM) && parsePreparedName(name) !== 1) || /\.(bak|torn)$/.test(name);
