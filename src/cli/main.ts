@@ -1,7 +1,16 @@
 import { fileURLToPath } from 'node:url';
-import { Errors, run, settings } from '@oclif/core';
+import { Config, Errors, run, settings } from '@oclif/core';
 import { XceError } from '../base/errors.ts';
-import { errorDocument, formatError, writeOut, writeTalk } from './print.ts';
+import {
+  errorDocument,
+  finishOutput,
+  formatError,
+  isReaderGone,
+  ownStandardStreams,
+  writeOut,
+  writeTalk,
+} from './print.ts';
+import { toUsageError } from './usage-error.ts';
 
 /** `launch` gives the job's own status to its caller; every failure of the suite itself is this one there. */
 const LAUNCH_FAILURE_STATUS = 125;
@@ -12,37 +21,51 @@ const wantsJson = (argv: readonly string[]): boolean => {
   return (end === -1 ? argv : argv.slice(0, end)).includes('--json');
 };
 
-const asXceError = (error: unknown): XceError => {
+/** What SIGPIPE makes of a program whose reader has gone. */
+const READER_GONE_STATUS = 141;
+
+const asXceError = async (error: unknown, argv: readonly string[], root: string): Promise<XceError> => {
   if (error instanceof XceError) return error;
-  if (error instanceof Errors.CLIError) {
-    const message = error.message.replace(/\s*See more help with --help\s*$/, '').trim();
-    return new XceError('usage', message, { next: 'xce-sandbox help', cause: error });
+  if (error instanceof Errors.CLIError && !(error instanceof Errors.ModuleLoadError)) {
+    return toUsageError(error, argv, await Config.load({ root }));
   }
   const text = error instanceof Error ? (error.stack ?? error.message) : String(error);
   return new XceError('bug', `unexpected failure: ${text}`, { cause: error });
+};
+
+/** Shows the error and returns the exit status that it means. */
+const reportError = async (error: XceError, argv: readonly string[]): Promise<number> => {
+  const isLaunch = argv[0] === 'launch';
+  if (isReaderGone(error) && !isLaunch) return READER_GONE_STATUS;
+  const status = isLaunch ? LAUNCH_FAILURE_STATUS : error.exitStatus;
+  writeTalk(formatError(error));
+  if (wantsJson(argv) && error.code !== 'output') {
+    const document = errorDocument(error, status);
+    // A launch writes one event a line.
+    const text = isLaunch
+      ? JSON.stringify({ event: 'error', ...document })
+      : JSON.stringify(document, null, 2);
+    await writeOut(`${text}\n`).catch((failure: unknown) => {
+      if (failure instanceof XceError) writeTalk(formatError(failure));
+    });
+  }
+  return status;
 };
 
 /**
  * Runs one command line. Returns the exit status: 0, the job's status for `launch`, or the one that the error
  * table gives. Nothing else decides exit statuses.
  */
-export const main = async (argv: readonly string[], root: URL): Promise<number> => {
+export const main = async (argv: readonly string[], rootUrl: URL): Promise<number> => {
   settings.enableAutoTranspile = false;
+  ownStandardStreams();
+  const root = fileURLToPath(rootUrl);
   try {
-    const status: unknown = await run([...argv], { root: fileURLToPath(root) });
+    const status: unknown = await run([...argv], { root });
+    await finishOutput();
     return typeof status === 'number' ? status : 0;
   } catch (error) {
     if (error instanceof Errors.ExitError) return error.oclif.exit ?? 0;
-    const known = asXceError(error);
-    const status = argv[0] === 'launch' ? LAUNCH_FAILURE_STATUS : known.exitStatus;
-    writeTalk(formatError(known));
-    if (wantsJson(argv) && known.code !== 'output') {
-      await writeOut(`${JSON.stringify(errorDocument(known, status), null, 2)}\n`).catch(
-        (failure: unknown) => {
-          writeTalk(formatError(asXceError(failure)));
-        },
-      );
-    }
-    return status;
+    return await reportError(await asXceError(error, argv, root), argv);
   }
 };

@@ -1,25 +1,67 @@
 /**
  * The only file that writes to the terminal. stdout is data: one JSON document with --json, else a table or
- * plain lines. stderr is talk. Colour only on a terminal that wants it (chalk decides: NO_COLOR, FORCE_COLOR).
+ * plain lines. stderr is talk. Colour only on a terminal that wants it, for each of the two by
+ * itself.
  */
-import chalk from 'chalk';
+import chalk, { chalkStderr } from 'chalk';
 import { errnoOf, XceError } from '../base/errors.ts';
+import { isOutputClosed } from '../os/standard-output.ts';
+
+const failed = (name: string, error: Error): XceError =>
+  new XceError('output', `cannot write to ${name}: ${errnoOf(error) ?? error.message}`, {
+    unchanged: 'what the command had done by then; only its result was not delivered',
+    next: 'xce-sandbox lease list',
+    cause: error,
+  });
 
 const writeTo = (stream: NodeJS.WriteStream, name: string, data: string | Uint8Array): Promise<void> =>
   new Promise((resolve, reject) => {
-    const fail = (error: Error): void =>
-      reject(
-        new XceError('output', `cannot write to ${name}: ${errnoOf(error) ?? error.message}`, {
-          cause: error,
-        }),
-      );
-    stream.once('error', fail);
-    stream.write(data, (error) => {
-      stream.off('error', fail);
-      if (error) fail(error);
-      else resolve();
-    });
+    stream.write(data, (error) => (error ? reject(failed(name, error)) : resolve()));
   });
+
+let firstFailure: Error | undefined;
+
+/** chalk looks at FORCE_COLOR and at the terminal, and not at NO_COLOR (no-color.org). */
+const chooseColours = (): void => {
+  if ((process.env['NO_COLOR'] ?? '') === '' || process.env['FORCE_COLOR'] !== undefined) return;
+  chalk.level = 0;
+  chalkStderr.level = 0;
+};
+
+/**
+ * Takes the errors of the standard streams over, from the listener as well that oclif puts on stdout and that
+ * throws where nobody can catch it. A failed write is reported to whoever wrote; what oclif wrote by itself (help
+ * and version), and when, only the stream knows: see finishOutput.
+ */
+export const ownStandardStreams = (): void => {
+  chooseColours();
+  process.stdout.removeAllListeners('error');
+  process.stdout.on('error', (error) => {
+    firstFailure ??= error;
+  });
+  process.stderr.on('error', () => undefined);
+};
+
+/** Throws 'output' unless everything that was written to stdout so far has been delivered. */
+export const finishOutput = async (): Promise<void> => {
+  await writeOut('').catch((error: unknown) => {
+    if (firstFailure === undefined) throw error;
+  });
+  if (firstFailure !== undefined) throw failed('standard output', firstFailure);
+};
+
+/** Whether a result could not be delivered because its reader has gone, as in `| head -1`. */
+export const isReaderGone = (error: XceError): boolean =>
+  error.code === 'output' && errnoOf(error.facts.cause) === 'EPIPE';
+
+/** Throws 'output' where a result would be lost without a word: for commands whose result nobody should miss. */
+export const requireOutput = (): void => {
+  if (!isOutputClosed()) return;
+  throw new XceError('output', 'standard output is closed; nobody would learn the result', {
+    unchanged: 'nothing was done',
+    next: 'redirect the output; > /dev/null discards it',
+  });
+};
 
 /** Writes all of it, or throws 'output' with the errno: a result that cannot be delivered is not a success. */
 export const writeOut = (data: string | Uint8Array): Promise<void> =>
@@ -53,7 +95,7 @@ export const formatTable = (header: readonly string[], rows: readonly (readonly 
 export const formatError = (error: XceError): string => {
   const { at, unchanged, next } = error.facts;
   return [
-    `${chalk.red('xce-sandbox:')} ${error.message} [${error.code}]`,
+    `${chalkStderr.red('xce-sandbox:')} ${error.message} [${error.code}]`,
     ...(at === undefined || error.message.includes(at) ? [] : [`  at: ${at}`]),
     ...(unchanged === undefined ? [] : [`  unchanged: ${unchanged}`]),
     ...(next === undefined ? [] : [`  next: ${next}`]),

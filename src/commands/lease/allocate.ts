@@ -2,6 +2,7 @@ import { Flags } from '@oclif/core';
 import type { Attempt } from '../../base/ids.ts';
 import { BaseCommand } from '../../cli/base-command.ts';
 import { attemptFlag, durationFlag, jobFlag } from '../../cli/flags.ts';
+import { requireOutput } from '../../cli/print.ts';
 import { renderAllocated } from '../../cli/render-lease.ts';
 import { allocateLease } from '../../operations/lease-allocate.ts';
 
@@ -26,7 +27,6 @@ export default class LeaseAllocate extends BaseCommand {
       description: 'Further path on shared storage that the job may write; walked whole afterwards.',
       helpValue: 'PATH',
       multiple: true,
-      default: [],
     }),
     workspace: Flags.string({
       description: 'The [storage] of the workspace, or "none"; default: the first that has one.',
@@ -36,6 +36,7 @@ export default class LeaseAllocate extends BaseCommand {
 
   async run(): Promise<void> {
     const { flags } = await this.parse(LeaseAllocate);
+    requireOutput();
     await this.withContext(flags, async (context) => {
       const result = await allocateLease(context, {
         job: flags.job,
@@ -44,7 +45,7 @@ export default class LeaseAllocate extends BaseCommand {
         submitter: flags.submitter,
         nodes: flags.nodes,
         ttlMs: flags.ttl,
-        writablePaths: flags.write,
+        writablePaths: flags.write ?? [],
         workspace: flags.workspace,
       });
       await this.show(flags, result, renderAllocated);
