@@ -13,8 +13,7 @@ import { collectEnvironment } from '../operations/environment.ts';
 import { launchJob } from '../operations/launch.ts';
 
 export default class Launch extends BaseCommand {
-  static override summary =
-    'Run a command of a job in its sandbox on every node, or an MPI program across them.';
+  static override summary = 'Run a command in the sandbox of a job on every node, or an MPI program.';
   static override description =
     'All nodes are prepared before anything starts; if one refuses, nothing starts. Exit status: that of the first step that failed, 128 plus the number of its signal, or 125 when the launch itself failed.';
   static override usage = 'launch --job ID [OPTIONS] -- COMMAND [ARGUMENT...]';
@@ -38,7 +37,6 @@ export default class Launch extends BaseCommand {
       description: 'Set a variable, or pass one on from here.',
       helpValue: 'NAME[=VALUE]',
       multiple: true,
-      default: [],
     }),
     chdir: Flags.string({ description: 'Working directory; default: the workspace.', helpValue: 'DIR' }),
     timeout: durationFlag({ description: 'End the job after this time.' }),
@@ -55,7 +53,7 @@ export default class Launch extends BaseCommand {
           selection: toSelection(flags),
           nodes: flags.nodes,
           argv: command,
-          environment: collectEnvironment(context, flags.env),
+          environment: collectEnvironment(context, flags.env ?? []),
           directory: flags.chdir === undefined ? undefined : Buffer.from(flags.chdir),
           mpi: flags.mpi,
           ranks: flags.ranks,
