@@ -2,13 +2,14 @@
  * Listening and connecting: Unix sockets, TCP under TLS 1.3, sockets passed by systemd. Nothing here knows the
  * protocol; errors carry codes and the errno.
  */
-import { constants, X509Certificate } from 'node:crypto';
+import { constants, type X509Certificate } from 'node:crypto';
 import { chmodSync, chownSync, lstatSync, type Stats, unlinkSync } from 'node:fs';
 import { createServer, connect as netConnect, type Server, type Socket } from 'node:net';
 import { dirname } from 'node:path';
 import {
   createSecureContext,
   createServer as createTlsServer,
+  type PeerCertificate,
   type SecureContext,
   type TLSSocket,
   connect as tlsConnect,
@@ -423,7 +424,7 @@ const describeTlsFailure = (address: string, error: unknown): XceError => {
 export const connectTlsSocket = (
   target: { readonly address: string; readonly port: number },
   material: TlsMaterial,
-  judge: (certificate: X509Certificate) => string | undefined,
+  judge: (certificate: PeerCertificate) => string | undefined,
   limits: ConnectLimits,
 ): Promise<TLSSocket> => {
   const address = `${target.address} port ${target.port}`;
@@ -440,7 +441,7 @@ export const connectTlsSocket = (
     // Said here, so that no variable of the environment can switch it off.
     rejectUnauthorized: true,
     checkServerIdentity: (_host, certificate) => {
-      const refused = judge(new X509Certificate(certificate.raw));
+      const refused = judge(certificate);
       return refused === undefined ? undefined : refuse('NAMES', refused);
     },
   });

@@ -1,7 +1,6 @@
 /**
  * What a certificate of the cluster says about its holder: cluster (O), role (OU), node (one dNSName).
  */
-import type { X509Certificate } from 'node:crypto';
 import { type NodeName, parseNodeName } from '../base/ids.ts';
 
 export type CertificateRole = 'controller' | 'worker' | 'operator';
@@ -21,21 +20,33 @@ export const parseClusterName = (text: string): string | undefined =>
 export const parseCertificateRole = (text: string): CertificateRole | undefined =>
   CERTIFICATE_ROLES.find((role) => text === `xce-${role}`);
 
+/** The fields of a certificate that name its holder, as both node:tls and X509Certificate.toLegacyObject() give them. */
+export type NamedCertificate = {
+  readonly subject?: unknown;
+  readonly subjectaltname?: unknown;
+  readonly ca?: unknown;
+};
+
 /**
  * Reads the names of a leaf, or says what is wrong with them. Exactly one of each: with two roles or two nodes
  * it would depend on the reader which one counts.
  */
-export const readCertificateNames = (
-  certificate: X509Certificate,
-): CertificateNames | { readonly refused: string } => {
-  const { O: organisation, OU: unit } = certificate.toLegacyObject().subject as Record<string, unknown>;
+export const readCertificateNames = ({
+  subject,
+  subjectaltname,
+  ca,
+}: NamedCertificate): CertificateNames | { readonly refused: string } => {
+  const parts: Readonly<Record<string, unknown>> =
+    typeof subject === 'object' && subject !== null ? { ...subject } : {};
+  const { O: organisation, OU: unit } = parts;
   const cluster = typeof organisation === 'string' ? parseClusterName(organisation) : undefined;
   if (cluster === undefined) return { refused: 'its subject has no single O with a cluster name' };
   const role = typeof unit === 'string' ? parseCertificateRole(unit) : undefined;
   if (role === undefined) return { refused: 'its subject has no single OU with a role' };
-  const name = /^DNS:([a-z0-9._-]+)$/.exec(certificate.subjectAltName ?? '')?.[1];
+  const names = typeof subjectaltname === 'string' ? subjectaltname : '';
+  const name = /^DNS:([a-z0-9._-]+)$/.exec(names)?.[1];
   const node = name === undefined ? undefined : parseNodeName(name);
   if (node === undefined) return { refused: 'it has no single dNSName with a node name' };
-  if (certificate.ca) return { refused: 'it is the certificate of an authority' };
+  if (ca !== false) return { refused: 'it is the certificate of an authority' };
   return { cluster, role, node };
 };

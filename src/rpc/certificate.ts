@@ -1,11 +1,10 @@
 /**
  * What the TLS peer's certificate proves.
  */
-import type { X509Certificate } from 'node:crypto';
 import { XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
 import { describeCertificateRefusal, type TLSSocket } from '../os/sockets.ts';
-import { type CertificateNames, readCertificateNames } from '../pki/names.ts';
+import { type CertificateNames, type NamedCertificate, readCertificateNames } from '../pki/names.ts';
 
 /** Names of a peer, and the moment its certificate runs out, in milliseconds since the epoch. */
 export type CertifiedPeer = CertificateNames & { readonly notAfterMs: number };
@@ -21,7 +20,7 @@ export const certifyClient = (socket: TLSSocket, cluster: string): CertifiedPeer
     const reason = String(socket.authorizationError);
     throw refuse(reason, describeCertificateRefusal(reason, certificate));
   }
-  const names = readCertificateNames(certificate);
+  const names = readCertificateNames(certificate.toLegacyObject());
   if ('refused' in names) throw refuse('NAMES', names.refused);
   if (names.cluster !== cluster) throw refuse('CLUSTER', 'it is of another cluster');
   return { ...names, notAfterMs: Date.parse(certificate.validTo) };
@@ -30,7 +29,7 @@ export const certifyClient = (socket: TLSSocket, cluster: string): CertifiedPeer
 /** The client's view of a worker: what is wrong with its certificate, or nothing. */
 export const judgeWorker =
   (cluster: string, node: NodeName) =>
-  (certificate: X509Certificate): string | undefined => {
+  (certificate: NamedCertificate): string | undefined => {
     const names = readCertificateNames(certificate);
     if ('refused' in names) return names.refused;
     if (names.cluster !== cluster) return `it is of the cluster ${names.cluster}, not ${cluster}`;

@@ -35,6 +35,8 @@ export const STREAM = {
   headerBytes: 5,
   /** Bytes of stdin a client may send before the first credit frame, and the most that may be open at any time. */
   stdinCreditBytes: 256 << 10,
+  /** Commands a client may have sent that the server has not taken up yet. */
+  commandsWaitingMax: 256,
   /** Largest payload on the channels control and error. */
   documentBytesMax: 64 << 10,
 } as const;

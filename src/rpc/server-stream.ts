@@ -4,7 +4,7 @@
  *   head -> (refused | started -> (ended | error))
  *
  * The bytes of the client are always read, also while a step does not read its stdin: credit bounds what waits,
- * so a command is never stuck behind input. Only a flood of commands makes the stream pause.
+ * so a command is never stuck behind input.
  */
 import { Readable } from 'node:stream';
 import { assert, XceError } from '../base/errors.ts';
@@ -14,6 +14,7 @@ import { codeOf, decodeCommand, encodeDocument, encodeError, statusOf } from './
 import {
   CLIENT_CHANNELS,
   createFrameDecoder,
+  createGatherer,
   encodeCredit,
   encodeFrame,
   encodeFrameHeader,
@@ -22,7 +23,6 @@ import {
 import { STREAM, type StreamCommand } from './message.ts';
 import type { ServerStream } from './verbs.ts';
 
-const COMMANDS_WAITING_MAX = 64;
 /** Below this, copying header and payload into one buffer costs less than a second write. */
 const COPY_BYTES_MAX = 4 << 10;
 
@@ -57,11 +57,11 @@ export type OpenStream = {
   fail(error: unknown): void;
 };
 
-/** `hold` is told how many bytes the head takes while it arrives; it may throw 'worker-busy'. */
+/** `hold` is told how many bytes of the client wait here, head and stdin; it may throw 'worker-busy'. */
 export const openStream = (http: ServerHttp2Stream, hold: (bytes: number) => void): OpenStream => {
   const decoder = createFrameDecoder(CLIENT_CHANNELS);
   const gone = new AbortController();
-  let headSeen = false;
+  let headBytes = 0;
   let started = false;
   let lastSent = false;
   let done = false;
@@ -75,33 +75,34 @@ export const openStream = (http: ServerHttp2Stream, hold: (bytes: number) => voi
   // Whoever opened the stream awaits it; a second view keeps an early failure from being unhandled.
   head.catch(() => undefined);
 
-  // --- stdin: granted >= received >= consumed
-  const waiting: Buffer[] = [];
+  // --- stdin: granted >= received >= given, which is what the Readable has asked for
+  // Gathered and not listed: a client may send single bytes, and each chunk pins the buffer it was cut from.
+  const waiting = createGatherer();
   let granted: number = STREAM.stdinCreditBytes;
   let received = 0;
-  let consumed = 0;
+  let given = 0;
   let stdinEnded = false;
   let stdinWanted = false;
 
-  const grantMore = (): void => {
-    if (!started || lastSent || stdinEnded) return;
-    const more = consumed + STREAM.stdinCreditBytes - granted;
+  const settleCredit = (): void => {
+    hold(headBytes + received - given + stdin.readableLength);
+    if (!started || lastSent || stdinEnded || http.closed || http.destroyed) return;
+    const more = given + STREAM.stdinCreditBytes - granted;
     if (more < STREAM.stdinCreditBytes / 2) return;
     granted += more;
     http.write(encodeCredit(more));
   };
   const feed = (): void => {
     while (stdinWanted && waiting.length > 0) {
-      const chunk = waiting.shift();
-      assert(chunk !== undefined, 'a queue that is not empty has a first');
-      consumed += chunk.length;
+      const chunk = waiting.take();
+      given += chunk.length;
       stdinWanted = stdin.push(chunk);
     }
     if (stdinWanted && stdinEnded) {
       stdinWanted = false;
       stdin.push(null);
     }
-    grantMore();
+    settleCredit();
   };
   const stdin = new Readable({
     read() {
@@ -123,7 +124,6 @@ export const openStream = (http: ServerHttp2Stream, hold: (bytes: number) => voi
     while (listener !== undefined && !gone.signal.aborted) {
       const command = commands.shift();
       if (command === undefined) break;
-      if (http.isPaused() && commands.length < COMMANDS_WAITING_MAX / 2) http.resume();
       try {
         await listener(command);
       } catch (error) {
@@ -163,16 +163,18 @@ export const openStream = (http: ServerHttp2Stream, hold: (bytes: number) => voi
 
   const onFrame = ({ channel, bytes }: Frame): void => {
     if (channel === 'head') {
-      if (headSeen) throw new XceError('protocol', 'a stream has a second head');
-      headSeen = true;
-      hold(bytes.length);
+      if (headBytes > 0) throw new XceError('protocol', 'a stream has a second head');
+      headBytes = bytes.length;
+      hold(headBytes);
       resolveHead(bytes);
       return;
     }
-    if (!headSeen) throw new XceError('protocol', 'the first frame of a stream is not its head');
+    if (headBytes === 0) throw new XceError('protocol', 'the first frame of a stream is not its head');
     if (channel === 'control') {
+      if (commands.length >= STREAM.commandsWaitingMax) {
+        throw new XceError('protocol', `more than ${STREAM.commandsWaitingMax} commands wait in a stream`);
+      }
       commands.push(decodeCommand(bytes));
-      if (commands.length >= COMMANDS_WAITING_MAX) http.pause();
       void runCommands();
       return;
     }
@@ -190,7 +192,7 @@ export const openStream = (http: ServerHttp2Stream, hold: (bytes: number) => voi
     if (gone.signal.aborted) return;
     try {
       for (const frame of decoder.push(chunk)) onFrame(frame);
-      if (!headSeen) hold(decoder.heldBytes);
+      if (headBytes === 0) hold(decoder.heldBytes);
     } catch (error) {
       fail(error);
     }
@@ -200,7 +202,7 @@ export const openStream = (http: ServerHttp2Stream, hold: (bytes: number) => voi
     if (gone.signal.aborted) return;
     try {
       decoder.finish();
-      if (!headSeen) throw new XceError('protocol', 'a stream ends before its head');
+      if (headBytes === 0) throw new XceError('protocol', 'a stream ends before its head');
       stdinEnded = true;
       feed();
     } catch (error) {
@@ -210,8 +212,6 @@ export const openStream = (http: ServerHttp2Stream, hold: (bytes: number) => voi
   const onGone = (): void => abandon(new XceError('cancelled', 'the peer went away'));
   http.on('aborted', onGone);
   http.on('close', onGone);
-  // 'close' follows and says what there is to say.
-  http.on('error', () => undefined);
 
   // --- output
   let roomWaiters: (() => void)[] = [];
@@ -232,9 +232,11 @@ export const openStream = (http: ServerHttp2Stream, hold: (bytes: number) => voi
     if (started) return;
     started = true;
     http.respond({ ':status': 200, 'content-type': 'application/octet-stream' });
-    grantMore();
+    settleCredit();
   };
   const requireOpen = (): void => {
+    // Node tells of a stream that is gone a little later than it refuses to write to it.
+    if (http.closed || http.destroyed) onGone();
     gone.signal.throwIfAborted();
     assert(!lastSent, 'nothing is sent after the last frame');
   };

@@ -1,6 +1,6 @@
 /**
  * What a server of the worker protocol is given and what it gives to its verbs: who the peer is, the literal
- * table verb -> callers -> handler, and a stream as a handler sees it. Types only.
+ * table verb -> callers -> handler, and a stream as a handler sees it.
  */
 import type { Readable } from 'node:stream';
 import type { ErrorCode } from '../base/errors.ts';
@@ -43,7 +43,7 @@ export const describePeer = (peer: Peer): string => {
 export type ServerStream = {
   /**
    * Bytes of channel stdin; ends where the client said end-of-stdin or half-closed. At most
-   * STREAM.stdinCreditBytes wait here: the client may send more only as they are read. Destroyed with
+   * twice STREAM.stdinCreditBytes wait here: the client may send more only as they are read. Destroyed with
    * 'cancelled' when the peer goes away.
    */
   readonly stdin: Readable;

@@ -17,7 +17,7 @@ import { XceError } from '../../../src/base/errors.ts';
 import type { NodeName } from '../../../src/base/ids.ts';
 import { createAuthority, issue, validForDays } from '../../../src/pki/authority.ts';
 import { loadIdentity, loadTicketPrivateKey, loadTicketPublicKey } from '../../../src/pki/identity.ts';
-import { readCertificateNames } from '../../../src/pki/names.ts';
+import { type NamedCertificate, readCertificateNames } from '../../../src/pki/names.ts';
 
 const node = (name: string) => name as NodeName;
 
@@ -238,7 +238,7 @@ describe('reading an identity', () => {
 
 describe('names of a certificate', () => {
   /** A leaf with any subject and names, made by openssl, independent of our writer. */
-  const leafWith = (subject: string, names: string): X509Certificate => {
+  const leafWith = (subject: string, names: string): NamedCertificate => {
     const key = join(root, 'leaf.key');
     const out = join(root, 'leaf.crt');
     execFileSync(
@@ -263,7 +263,7 @@ describe('names of a certificate', () => {
       ],
       { stdio: 'ignore' },
     );
-    return new X509Certificate(readFileSync(out));
+    return new X509Certificate(readFileSync(out)).toLegacyObject();
   };
 
   test('are read when there is exactly one of each', () => {
@@ -272,6 +272,13 @@ describe('names of a certificate', () => {
       role: 'operator',
       node: 'n1.example',
     });
+  });
+
+  test('of an authority are refused', () => {
+    const authority = new X509Certificate(readFileSync(join(ca, 'ca.crt'))).toLegacyObject();
+    const leaf = leafWith('/O=west/OU=xce-worker', 'DNS:n1');
+    expect(readCertificateNames({ ...leaf, ca: authority.ca })).toHaveProperty('refused');
+    expect(readCertificateNames({})).toHaveProperty('refused');
   });
 
   test.each([

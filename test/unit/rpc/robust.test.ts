@@ -457,8 +457,18 @@ describe('many', () => {
     const error = await refusalOf(latest.stream('daemon', head, T));
     expect([error.code, error.exitStatus]).toEqual(['worker-busy', 75]);
 
+    // Stdin that nobody reads counts as well.
+    const refusals = open.map(async (stream) => {
+      for await (const _frame of stream);
+    });
+    const unread = Buffer.alloc(STREAM.stdinCreditBytes);
+    const sent = Promise.allSettled(open.map((stream) => stream.writeStdin(unread)));
+    expect(await refusedCode(Promise.race(refusals))).toBe('worker-busy');
+    await sent;
+
     // What is given up is free again, once its handler is done.
-    open[0]?.cancel();
+    for (const stream of open) stream.cancel();
+    await Promise.allSettled(refusals);
     await expect
       .poll(() =>
         latest.stream('daemon', head, T).then(

@@ -203,16 +203,31 @@ describe('flow control', () => {
         await new Promise((resolve) => setImmediate(resolve));
         seen.push(signal);
         running -= 1;
-        if (seen.length === 640) all.open();
+        if (seen.length === 200) all.open();
       });
       await all.opened;
       await stream.sendEvent(ended);
     };
     const stream = await open();
-    const sent = Array.from({ length: 640 }, (_, index) => (index % 64) + 1);
+    const sent = Array.from({ length: 200 }, (_, index) => (index % 64) + 1);
     for (const signal of sent) stream.sendCommand({ command: 'signal', signal });
     await readAll(stream);
     expect(seen).toEqual(sent);
+  });
+});
+
+describe('a client that takes more than its share', () => {
+  test('of waiting commands is refused', async () => {
+    serve = async (stream) => {
+      await stream.sendEvent(started);
+      stream.onCommand(() => new Promise(() => undefined));
+      await once(stream.signal, 'abort');
+    };
+    const stream = await open();
+    for (let count = 0; count < 2 + STREAM.commandsWaitingMax; count += 1) {
+      stream.sendCommand({ command: 'signal', signal: 1 });
+    }
+    expect(await refusedCode(readAll(stream))).toBe('protocol');
   });
 });
 
