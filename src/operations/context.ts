@@ -5,7 +5,6 @@
 import type { Settings } from '../config/settings.ts';
 import { createFleet, type Fleet } from '../launch/fleet.ts';
 import type { LeaseEvent } from '../lease/event.ts';
-import { leaseMachine } from '../lease/machine.ts';
 import type { LeaseState } from '../lease/state.ts';
 import { LeaseStore } from '../lease/store.ts';
 import { signTicket, type TicketClaims } from '../lease/ticket.ts';
@@ -17,9 +16,9 @@ import { type Clock, readBootId } from '../os/clock.ts';
 import { createNameService } from '../os/name-service.ts';
 import { loadIdentity, loadTicketPrivateKey } from '../pki/identity.ts';
 import { connectTls } from '../rpc/client.ts';
-import { EpochLog } from '../wal/epoch-log.ts';
 import type { LeaseLog } from '../wal/log.ts';
 import { openConfig, requireRoot } from './config-show.ts';
+import { openLeaseLog } from './lease-log-ports.ts';
 import type { Progress } from './progress.ts';
 
 export type Context = {
@@ -63,7 +62,7 @@ export const openContext = (options: {
   const clock = bootClock;
   const identity = lazy(() => loadIdentity(cluster.pki));
   const ticketKey = lazy(() => loadTicketPrivateKey(cluster.pki));
-  const log = lazy(() => new EpochLog(logPorts, logOptions(settings), leaseMachine));
+  const log = lazy(() => openLeaseLog(settings));
   const leases = lazy(
     () =>
       new LeaseStore(
@@ -108,4 +107,3 @@ export const openContext = (options: {
     },
   };
 };
-

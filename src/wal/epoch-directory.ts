@@ -6,7 +6,7 @@ import { onStorage, storageFailure, unlinkIfThere } from './failure.ts';
 import { epochPath, parseEpochName, parsePreparedName } from './names.ts';
 import { corruptLog, type LogHeader } from './record.ts';
 import { type LogIdentity, readHeader } from './replay.ts';
-import { type InspectStorage, type StorageFacts, storageTypeOf } from './storage.ts';
+import { type StorageFacts, type StoragePort, storageTypeOf } from './storage.ts';
 
 export type EpochDirectoryOptions = LogIdentity & { readonly directory: string };
 
@@ -26,18 +26,18 @@ export class EpochDirectory {
   readonly path: string;
   readonly identity: LogIdentity;
   readonly #files: LogFiles;
-  readonly #inspectStorage: InspectStorage;
-  #storage: StorageFacts | undefined;
+  readonly #storage: StoragePort;
+  #facts: StorageFacts | undefined;
 
   constructor(
     files: LogFiles,
     { directory, cluster, instance }: EpochDirectoryOptions,
-    inspectStorage: InspectStorage,
+    storage: StoragePort,
   ) {
     this.#files = files;
     this.path = directory;
     this.identity = { cluster, instance };
-    this.#inspectStorage = inspectStorage;
+    this.#storage = storage;
   }
 
   pathOf(epoch: number): string {
@@ -135,8 +135,8 @@ export class EpochDirectory {
 
   /** What the directory lies on. Throws 'storage-unfit'. */
   async inspect(): Promise<StorageFacts> {
-    this.#storage ??= await this.#inspectStorage(this.path);
-    return this.#storage;
+    this.#facts ??= await this.#storage.look(this.path);
+    return this.#facts;
   }
 
   /** A copy of the log on other storage is another log, whatever stands in it. */

@@ -28,7 +28,7 @@ import {
   TYPE,
 } from './record.ts';
 import { type Mark, Replay, readHeader } from './replay.ts';
-import { encodeStorage, type InspectStorage } from './storage.ts';
+import { encodeStorage, type StoragePort } from './storage.ts';
 
 export type EpochLogPorts = {
   readonly files: LogFiles;
@@ -38,7 +38,7 @@ export type EpochLogPorts = {
   readonly processId: number;
   randomBytes(count: number): Uint8Array;
   wait(milliseconds: number): Promise<void>;
-  readonly inspectStorage: InspectStorage;
+  readonly storage: StoragePort;
 };
 
 export type EpochLogOptions = {
@@ -165,7 +165,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     this.#ports = ports;
     this.#options = options;
     this.#machine = machine;
-    this.#directory = new EpochDirectory(ports.files, options, ports.inspectStorage);
+    this.#directory = new EpochDirectory(ports.files, options, ports.storage);
     this.#tokens = new HostTokens(ports, options.runDirectory);
     const { identity } = this.#directory;
     this.#memory = new HostMemory(ports.files, options.memoryPath, identity, ports.processId);
@@ -734,8 +734,8 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   }
 
   async #createFirst(): Promise<LogPosition> {
-    const storage = await this.#directory.inspect();
     const { path } = this.#directory;
+    await this.#directory.inspect();
     const sign = (what: string, at: string): XceError =>
       new XceError('log-exists', what, {
         at,
@@ -750,6 +750,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       throw sign(`this host has seen a log (${this.#memory.path})`, this.#memory.path);
     }
     await this.#directory.removePrepared(1);
+    const probed = await this.#ports.storage.probe(path);
     const epoch = 1;
     const token = Buffer.from(this.#ports.randomBytes(TOKEN_BYTES)).toString('hex');
     const { host } = this.#options;
@@ -760,7 +761,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       token,
       wallMs,
       host,
-      storage: encodeStorage(storage),
+      storage: encodeStorage(probed),
     };
     const first = encodeFrame(TYPE.header, encodeHeader(header), FILE_START);
     const nothing = { baseEpoch: 0, baseSequence: 0, baseChain: 0, wallMs };

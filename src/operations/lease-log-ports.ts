@@ -1,0 +1,41 @@
+/** The lease log of this machine, from the configuration. */
+import { randomBytes } from 'node:crypto';
+import { join } from 'node:path';
+import type { Settings } from '../config/settings.ts';
+import type { LeaseEvent } from '../lease/event.ts';
+import { leaseMachine } from '../lease/machine.ts';
+import type { LeaseState } from '../lease/state.ts';
+import { bootClock } from '../os/boot-clock.ts';
+import { readBootId } from '../os/clock.ts';
+import { logFiles } from '../os/log-files.ts';
+import { mountOf } from '../os/mounts.ts';
+import { EpochLog } from '../wal/epoch-log.ts';
+import { createStorage } from '../wal/probe.ts';
+
+export const openLeaseLog = ({
+  cluster,
+  lease,
+  worker,
+}: Pick<Settings, 'cluster' | 'lease' | 'worker'>): EpochLog<LeaseState, LeaseEvent> =>
+  new EpochLog(
+    {
+      files: logFiles,
+      clock: bootClock,
+      bootId: readBootId(),
+      processId: process.pid,
+      randomBytes,
+      wait: (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds)),
+      storage: createStorage({ files: logFiles, mountOf, randomBytes }, lease.storage),
+    },
+    {
+      directory: lease.directory,
+      runDirectory: join(worker.runDirectory, 'controller'),
+      memoryPath: join(worker.stateDirectory, 'controller', 'seen.json'),
+      cluster: cluster.name,
+      instance: cluster.instance,
+      host: worker.node,
+      lockTimeoutMs: lease.lockTimeoutMs,
+      holdTimeoutMs: lease.lockTimeoutMs,
+    },
+    leaseMachine,
+  );
