@@ -42,6 +42,7 @@ const makeSite = () => {
   cleanups.push(() => rmSync(top, { recursive: true }));
   const directory = join(top, 'log');
   mkdirSync(directory);
+  const look = async () => ({ type: 'ext4', source: 'test', path: directory });
   const open = (host: string): Host => {
     const log = new EpochLog(
       {
@@ -51,7 +52,7 @@ const makeSite = () => {
         processId: process.pid,
         randomBytes,
         wait: (milliseconds) => wait(milliseconds),
-        inspectStorage: async () => ({ type: 'ext4', source: 'test', path: directory }),
+        storage: { look, probe: look },
       },
       {
         directory,
