@@ -12,7 +12,6 @@
  */
 import { XceError } from '../base/errors.ts';
 import { type NodeName, parseNodeName } from '../base/ids.ts';
-import { LIMITS } from '../base/limits.ts';
 import { resolveNodes } from '../launch/resolve-nodes.ts';
 import { isDaemonProgram } from '../mpi/agent-command.ts';
 import type { RequestOf, StepResult, StreamEvent } from '../rpc/message.ts';
@@ -22,6 +21,9 @@ import type { ConnectWorker, Report } from './ports.ts';
 import type { LiveLease } from './supervisor.ts';
 
 const SIGTERM = 15;
+/** Daemons of one lease at the same time: each mpirun of a batch script has one on each other node. */
+const DAEMONS_PER_NODE = 8;
+const DAEMONS_MIN = 64;
 /** Nothing is known of how it ended. */
 const LOST: StepResult = { result: 'lost', code: 'none', status: 0, stopped: false };
 
@@ -72,7 +74,8 @@ export class Daemons {
   readonly #ports: DaemonPorts;
   /** By lease. */
   readonly #heads = new Map<number, Set<HeadEntry>>();
-  #running = 0;
+  /** Agents served now, by lease. */
+  readonly #running = new Map<number, number>();
 
   constructor(ports: DaemonPorts) {
     this.#ports = ports;
@@ -110,8 +113,10 @@ export class Daemons {
     const { claims } = live;
     requireDaemon(argv);
     const node = requireNodeOfJob(request.node, claims.nodes);
-    if (this.#running >= LIMITS.connectionsMax) {
-      throw new XceError('worker-busy', `${LIMITS.connectionsMax} launcher daemons are served already`);
+    const running = this.#running.get(claims.lease) ?? 0;
+    const runningMax = Math.max(DAEMONS_MIN, DAEMONS_PER_NODE * claims.nodes.length);
+    if (running >= runningMax) {
+      throw new XceError('worker-busy', `lease ${claims.lease} has ${runningMax} launcher daemons already`);
     }
     const heads = this.#headsOf(claims.lease, agentPid);
     let over = (): void => undefined;
@@ -119,11 +124,13 @@ export class Daemons {
       over = resolve;
     });
     for (const head of heads) head.daemons.add(ended);
-    this.#running += 1;
+    this.#running.set(claims.lease, running + 1);
     try {
       await this.#relay(heads, node, live, request, stream);
     } finally {
-      this.#running -= 1;
+      const rest = (this.#running.get(claims.lease) ?? 1) - 1;
+      if (rest === 0) this.#running.delete(claims.lease);
+      else this.#running.set(claims.lease, rest);
       for (const head of heads) head.daemons.delete(ended);
       over();
     }

@@ -29,7 +29,7 @@ import { boxPaths } from '../sandbox/box.ts';
 import { createSystemdBackend } from '../sandbox/systemd/backend.ts';
 import { Daemons } from './daemons.ts';
 import { withinMs } from './deadline.ts';
-import { formatReport, formatServerReport } from './journal.ts';
+import { formatReport, JournalLimit } from './journal.ts';
 import { Memory } from './memory.ts';
 import { Nonces } from './nonces.ts';
 import type { Report } from './ports.ts';
@@ -135,7 +135,14 @@ const assemble = (settings: Settings, identity: Identity): WorkerParts => {
     wallMs: bootClock.wallMs,
     report,
   });
-  const server = createServer({ table, report: (entry) => write(formatServerReport(entry)) });
+  const limit = new JournalLimit(bootClock);
+  const server = createServer({
+    table,
+    report: (entry) => {
+      const line = limit.take(entry);
+      if (line !== undefined) write(line);
+    },
+  });
   return { server, supervisor };
 };
 

@@ -4,7 +4,7 @@ import type { Epoch, JobId, LeaseNumber, NodeName, Uid } from '../../src/base/id
 import type { TicketClaims } from '../../src/lease/ticket.ts';
 import type { RequestOf } from '../../src/rpc/message.ts';
 import type { Node } from '../support/cluster/node.ts';
-import { type Driver, POOL, WorkerLab } from '../support/worker-lab.ts';
+import { type Driver, type LabStream, POOL, WorkerLab } from '../support/worker-lab.ts';
 
 const UNIT = 'xce-sandbox-worker.service';
 let lab: WorkerLab;
@@ -286,6 +286,30 @@ describe('the socket in the sandbox', () => {
     expect(await head.event('ended')).not.toMatchObject({ outcome: { status: 0 } });
   });
 
+  test('lets prterun run over two nodes, and the truth about its daemons comes out whatever prterun says', async () => {
+    const { run, uid } = await pair();
+    const mpirun = (...command: readonly string[]) =>
+      run(['prterun', '--host', 'n1:2,n2:2', '-n', '4', ...command], { kind: 'head' });
+    const outcomes = (stream: LabStream, event: string) =>
+      stream.frames.flatMap((frame) =>
+        'event' in frame && frame.event.event === event ? [frame.event] : [],
+      );
+    const good = mpirun('hostname');
+    expect(await good.end).toBeUndefined();
+    expect(good.stdout().split('\n').sort()).toEqual(['', 'n1', 'n1', 'n2', 'n2']);
+    expect(outcomes(good, 'daemon-ended')).toMatchObject([
+      { node: 'n2', outcome: { result: 'success', code: 'exited', status: 0, stopped: false } },
+    ]);
+    const bad = mpirun('sh', '-c', 'echo up; exec sleep 1000');
+    await until('all ranks run', async () => (bad.stdout().match(/up/g) ?? []).length === 4);
+    await lab.node('n2').must(['pkill', '-KILL', '-u', String(uid), 'prted']);
+    expect(await bad.end).toBeUndefined();
+    expect(outcomes(bad, 'daemon-ended')).toMatchObject([
+      { node: 'n2', outcome: { code: 'killed', status: 9 } },
+    ]);
+    await until('nothing of it is left', async () => (await processesOf(lab.node('n2'), uid)) === '');
+  });
+
   test('serves nobody but the uid of its lease, and nothing but daemons', async () => {
     const { lease, run } = await prepared();
     const other = await prepared();
@@ -399,6 +423,20 @@ describe('a worker that ends', () => {
       UNIT,
     ]);
     await n1.must(['systemctl', 'start', UNIT]);
+  });
+
+  test('does not start without its memory while it has its key, nor the other way round', async () => {
+    const state = '/var/lib/xce-sandbox/main';
+    await n1.must(['systemctl', 'stop', UNIT]);
+    for (const part of ['seen', 'worker.key']) {
+      await n1.must(['mv', `${state}/${part}`, '/root/away']);
+      const end = await n1.exec(['xce-sandbox-worker']);
+      expect([end.exitCode, end.stderr.toString()]).toEqual([74, expect.stringContaining('is lost')]);
+      await n1.must(['rm', '-rf', `${state}/${part}`]);
+      await n1.must(['mv', '/root/away', `${state}/${part}`]);
+    }
+    await n1.must(['systemctl', 'start', UNIT]);
+    expect(await answered()).toBe(true);
   });
 
   test('is alone: a second one on the node refuses to start', async () => {

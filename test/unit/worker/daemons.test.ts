@@ -214,6 +214,19 @@ describe('a launcher daemon', () => {
     expect(heads.map(({ stream }) => stream.events.length)).toEqual(counts);
   });
 
+  test('over the bound of its lease is refused until another has ended', async () => {
+    const { remotes, serve } = setUp();
+    const agents = Array.from({ length: 64 }, () => serve('n2', new FakeStream()));
+    await settle();
+    expect(await codeOf(serve('n2', new FakeStream()))).toBe('worker-busy');
+    remotes[0]?.start();
+    remotes[0]?.end(GOOD);
+    await agents[0];
+    void serve('n2', new FakeStream());
+    await settle();
+    expect(remotes).toHaveLength(65);
+  });
+
   test('may end by itself after its agent was ended', async () => {
     const { remotes, serve, startHead } = setUp();
     const { stream: head } = startHead('h');

@@ -1,5 +1,7 @@
 import { describe, expect, test } from 'vitest';
-import { formatReport, formatServerReport } from '../../../src/worker/journal.ts';
+import type { ServerReport } from '../../../src/rpc/verbs.ts';
+import { formatReport, formatServerReport, JournalLimit } from '../../../src/worker/journal.ts';
+import { FakeClock } from './fakes.ts';
 
 describe('the journal', () => {
   test('gives each line its priority', () => {
@@ -30,5 +32,32 @@ describe('the journal', () => {
     expect(formatServerReport({ what: 'bug', peer: 'p', verb: 'v', error: new Error('boom') })).toMatch(
       /^<3>p: v: bug: Error: boom\\n {4}at .*\n$/,
     );
+  });
+});
+
+describe('a source that is refused in a loop', () => {
+  const refused = (peer: string): ServerReport => ({
+    what: 'refused',
+    peer,
+    verb: 'daemon',
+    code: 'node-unknown',
+    message: 'no',
+  });
+
+  test('gets twenty lines at once, then one a second that counts the others, and hides nobody else', () => {
+    const clock = new FakeClock();
+    const limit = new JournalLimit(clock);
+    const lines = Array.from({ length: 1000 }, () => limit.take(refused('sandbox of lease 7')));
+    expect(lines.filter((line) => line !== undefined)).toHaveLength(20);
+    expect(limit.take(refused('sandbox of lease 8'))).toBeDefined();
+    clock.advance(1000);
+    expect(limit.take(refused('sandbox of lease 7'))).toMatch(/\(and 980 lines like it before\)\n$/);
+    expect(limit.take(refused('sandbox of lease 7'))).toBeUndefined();
+  });
+
+  test('has no limit for faults of ours', () => {
+    const limit = new JournalLimit(new FakeClock());
+    const bug: ServerReport = { what: 'bug', peer: 'p', verb: 'v', error: new Error('boom') };
+    expect(Array.from({ length: 100 }, () => limit.take(bug)).every((line) => line !== undefined)).toBe(true);
   });
 });
