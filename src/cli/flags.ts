@@ -1,8 +1,7 @@
 /** Flags that several commands share. Values are parsed here, so that a command gets what it names. */
-import { Flags } from '@oclif/core';
+import { Errors, Flags } from '@oclif/core';
 import { parseDurationMs } from '../base/duration.ts';
 import { XceError } from '../base/errors.ts';
-import { escapeText } from '../base/escape.ts';
 import {
   type Attempt,
   type JobId,
@@ -17,7 +16,8 @@ import type { LeaseSelection } from '../operations/lease-reference.ts';
 import { readOwnArguments } from '../os/own-arguments.ts';
 
 const parsed = <T>(what: string, text: string, value: T | undefined): T => {
-  if (value === undefined) throw new XceError('usage', `'${escapeText(text)}' is not ${what}`);
+  // oclif writes the name of the flag into the message of what is thrown here; see usage-error.ts.
+  if (value === undefined) throw new Errors.CLIError(`'${text}' is not ${what}`);
   return value;
 };
 

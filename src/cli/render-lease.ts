@@ -39,28 +39,31 @@ export const renderLeases = (leases: readonly LeaseView[]): string =>
     ]),
   );
 
-const renderFields = (fields: readonly (readonly [string, string])[]): string => {
+type Field = readonly [name: string, value: string];
+
+const renderFields = (fields: readonly Field[]): string => {
   const width = Math.max(...fields.map(([name]) => name.length));
   return fields.map(([name, value]) => `${`${name}:`.padEnd(width + 2)}${value}\n`).join('');
 };
 
-export const renderLease = (lease: LeaseView): string =>
-  renderFields([
-    ['lease', String(lease.lease)],
-    ['uid', String(lease.uid)],
-    ['job', `${lease.job} (attempt ${lease.attempt})`],
-    ['state', lease.status],
-    ['left', `${describeTime(lease)} of ${formatDuration(lease.ttlMs)}`],
-    ['waits for', describeWait(lease)],
-    ['submitter', `${lease.submitter.uid}:${lease.submitter.gid}`],
-    ['nodes', foldNodes(lease.nodes.map(({ node }) => node))],
-    ['certified', foldNodes(lease.nodes.filter((node) => node.certified).map(({ node }) => node)) || '-'],
-    ['workspace', lease.workspace === null ? '-' : escapeText(lease.workspace.path)],
-    ...lease.roots.map(({ path }): [string, string] => ['writes', escapeText(path)]),
-  ]);
+const fieldsOfLease = (lease: LeaseView): readonly Field[] => [
+  ['lease', String(lease.lease)],
+  ['uid', String(lease.uid)],
+  ['job', `${lease.job} (attempt ${lease.attempt})`],
+  ['state', lease.status],
+  ['left', `${describeTime(lease)} of ${formatDuration(lease.ttlMs)}`],
+  ['waits for', describeWait(lease)],
+  ['submitter', `${lease.submitter.uid}:${lease.submitter.gid}`],
+  ['nodes', foldNodes(lease.nodes.map(({ node }) => node))],
+  ['certified', foldNodes(lease.nodes.filter((node) => node.certified).map(({ node }) => node)) || '-'],
+  ['workspace', lease.workspace === null ? '-' : escapeText(lease.workspace.path)],
+  ...lease.roots.map(({ path }): Field => ['writes', escapeText(path)]),
+];
+
+export const renderLease = (lease: LeaseView): string => renderFields(fieldsOfLease(lease));
 
 export const renderAllocated = ({ outcome, ...lease }: AllocateResult): string =>
-  renderFields([['outcome', outcome]]) + renderLease(lease);
+  renderFields([['outcome', outcome], ...fieldsOfLease(lease)]);
 
 export const renderReleased = (result: ReleaseResult): string =>
   renderFields([
@@ -68,22 +71,22 @@ export const renderReleased = (result: ReleaseResult): string =>
     ['uid', `${result.uid} is free`],
     ['job', `${result.job} (attempt ${result.attempt})`],
     ['certified', foldNodes(result.nodes)],
-    ...result.roots.map((root): [string, string] => [
-      'handed over',
-      `${sumCounts(root.changed)} inodes below ${escapeText(root.root)}`,
-    ]),
+    ...result.roots.map(
+      (root): Field => ['handed over', `${sumCounts(root.changed)} inodes below ${escapeText(root.root)}`],
+    ),
   ]);
 
-export const renderPosition = ({ epoch, host, sequence }: LogPosition): string =>
-  renderFields([
-    ['epoch', String(epoch)],
-    ['owner', escapeText(host)],
-    ['records', String(sequence)],
-  ]);
+const fieldsOfPosition = ({ epoch, host, sequence }: LogPosition): readonly Field[] => [
+  ['epoch', String(epoch)],
+  ['owner', escapeText(host)],
+  ['records', String(sequence)],
+];
+
+export const renderPosition = (position: LogPosition): string => renderFields(fieldsOfPosition(position));
 
 export const renderVerification = (result: LogVerification): string =>
-  renderPosition(result) +
   renderFields([
+    ...fieldsOfPosition(result),
     ['torn bytes', String(result.tornBytes)],
     ['leases', String(result.leases)],
   ]);

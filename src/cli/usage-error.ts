@@ -66,7 +66,7 @@ const describeFlags = (flags: readonly unknown[], known: readonly string[]): str
 
 /** One line of oclif's own text. */
 const describeOther = (message: string): string => {
-  const lines = stripVTControlCharacters(message)
+  const lines = stripVTControlCharacters(message.replace(/^Parsing (--[a-z-]+) \n\t/, '$1: '))
     .split('\n')
     .map((line) => line.trim())
     .filter(
