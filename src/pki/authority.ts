@@ -11,13 +11,13 @@ import {
   webcrypto,
   X509Certificate,
 } from 'node:crypto';
-import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import { createDirectory, createFile } from '../os/create-file.ts';
 import { readBounded, requirePrivate, requireRootOnlyWrites } from '../os/files.ts';
+import { kindOf } from '../os/root-files.ts';
 import { loadTicketPrivateKey, PKI_FILES } from './identity.ts';
 import { type CertificateRole, parseClusterName } from './names.ts';
 
@@ -121,7 +121,7 @@ export const createAuthority = async (
   }
   const at = (name: string): string => join(directory, name);
   for (const name of Object.values(PKI_FILES)) {
-    if (existsSync(at(name))) {
+    if (kindOf(at(name)) !== 'none') {
       throw new XceError('pki-exists', `${at(name)} exists`, {
         at: at(name),
         unchanged: 'no file was written',
@@ -215,7 +215,7 @@ export const issue = async (
   }
   const at = (name: string): string => join(out, name);
   for (const path of [at(PKI_FILES.certificate), at(PKI_FILES.key)]) {
-    if (existsSync(path)) {
+    if (kindOf(path) !== 'none') {
       throw new XceError('pki-exists', `${path} exists`, { at: path, unchanged: 'no file was written' });
     }
   }
