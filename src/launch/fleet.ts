@@ -49,9 +49,8 @@ export const createFleet = (connect: (node: NodeName) => Promise<RpcSession>): F
       if (known !== undefined) return known;
       const opened = open(node);
       sessions.set(node, opened);
-      const forget = (): void => {
-        if (sessions.get(node) === opened) sessions.delete(node);
-      };
+      // Nothing takes its place before it is forgotten.
+      const forget = (): void => void sessions.delete(node);
       opened.then(({ closed }) => {
         if (closed.aborted) forget();
         else closed.addEventListener('abort', forget, { once: true });

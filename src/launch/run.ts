@@ -224,7 +224,6 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
       signal: givenUp.signal,
     });
     streams.set(node, stream);
-    if (givenUp.signal.aborted) stream.cancel();
     return stream;
   };
 

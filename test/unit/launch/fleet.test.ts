@@ -67,6 +67,17 @@ describe('a fleet', () => {
     expect(n1.sessions.size).toBe(1);
   });
 
+  test('keeps no connection that was closed as soon as it was open', async () => {
+    const { n1 } = setUp();
+    const fleet = createFleet(async () => {
+      const session = await n1.connect();
+      if (n1.connections === 1) session.close();
+      return session;
+    });
+    expect((await fleet.session(N1)).closed.aborted).toBe(true);
+    expect((await fleet.session(N1)).closed.aborted).toBe(false);
+  });
+
   test('keeps no failure, and names the node to everybody who waited for it', async () => {
     const { n1, fleet } = setUp();
     n1.onConnect = async () => {

@@ -455,6 +455,19 @@ describe('an MPI launch', () => {
     );
   });
 
+  test('is ended when the head falls silent after its last words', async () => {
+    const { head, daemonEnds, outcome } = await daemonsOf();
+    await daemonEnds('n2');
+    await daemonEnds('n3');
+    await vi.advanceTimersByTimeAsync(DAEMON_QUIET_MS - 1);
+    head.print('last words');
+    await settle();
+    await vi.advanceTimersByTimeAsync(DAEMON_QUIET_MS - 1);
+    expect(await outcome()).toBe(undefined);
+    await vi.advanceTimersByTimeAsync(1);
+    expect(await outcome()).toMatchObject(failed('launch-failed'));
+  });
+
   test('is not silent while its output waits for a slow reader', async () => {
     let read = (): void => undefined;
     const { head, daemonEnds, outcome } = await daemonsOf({

@@ -140,6 +140,15 @@ describe('a renewal', () => {
     await renewal.stop();
   });
 
+  test('is given up by what the last one gave, also where the launch began late in the term', async () => {
+    const { refuse, advanceTo, failures, renewal } = await renewing({ leftMs: TTL_MS / 10 });
+    await advanceTo(TTL_MS / 30);
+    refuse('worker-busy');
+    await advanceTo(TTL_MS / 30 + TTL_MS - 7000);
+    expect(failures).toHaveLength(1);
+    await renewal.stop();
+  });
+
   test('counts from before its questions, because a node counts from its nonce', async () => {
     const { at, renewal, renewals, advanceTo } = await renewing();
     const n3 = at('n3');

@@ -1,0 +1,133 @@
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { XceError } from '../../../src/base/errors.ts';
+import type { InstanceName, LeaseNumber, Uid } from '../../../src/base/ids.ts';
+import { type CertificateClaims, signCertificate } from '../../../src/lease/certificate.ts';
+import { releaseLease } from '../../../src/operations/lease-release.ts';
+import type { RequestOf } from '../../../src/rpc/message.ts';
+import { makeWorker } from '../lease/scene.ts';
+import { errorOf, LEASE, selection, setUp, useFakeTime } from './scene.ts';
+
+beforeEach(useFakeTime);
+afterEach(() => {
+  vi.useRealTimers();
+});
+
+/** Workers with keys, which certify unless told otherwise. */
+const setUpClean = async () => {
+  const scene = await setUp();
+  const keys = new Map(scene.all.map(({ node }) => [node, makeWorker('boot-1')]));
+  const drained: RequestOf<'drain'>[] = [];
+  const certify = (
+    name: string,
+    request: RequestOf<'drain'>,
+    changes: Partial<CertificateClaims> = {},
+    signer = name,
+  ) => {
+    const { node } = scene.at(name);
+    const key = keys.get(scene.at(signer).node)?.key;
+    if (key === undefined) throw new Error(`no key of ${signer}`);
+    const claims: CertificateClaims = {
+      cluster: 'hpc',
+      instance: 'main' as InstanceName,
+      lease: request.lease as LeaseNumber,
+      uid: request.uid as Uid,
+      node,
+      bootId: 'boot-1',
+      nonce: request.nonce,
+      wallMs: Date.now(),
+      ...changes,
+    };
+    return { certificate: signCertificate(claims, key) };
+  };
+  for (const worker of scene.all) {
+    worker.on('challenge', () => ({ ...worker.challenge(), workerKey: keys.get(worker.node)?.hex }));
+    worker.on('drain', (request) => {
+      drained.push(request);
+      return certify(worker.node, request);
+    });
+  }
+  const status = async () => {
+    const { status: now, quarantine } = await scene.leases.show(LEASE);
+    return [now, quarantine?.code, quarantine?.node];
+  };
+  return { ...scene, drained, certify, status };
+};
+
+describe('a release', () => {
+  test('frees the uid once every node has certified: drain in the log, drains, certificates in the log, free', async () => {
+    const { context, journal, drained, told } = await setUpClean();
+    expect(await releaseLease(context, selection)).toEqual({
+      lease: 1,
+      job: '42',
+      attempt: 0,
+      uid: 70_000,
+      status: 'free',
+      nodes: ['n1', 'n2', 'n3'],
+      roots: [],
+    });
+    expect(journal).toEqual([
+      ...['n1 challenge', 'n2 challenge', 'n3 challenge'],
+      ...['log drain', 'log bind', 'log bind', 'log bind'],
+      ...['n1 drain', 'n2 drain', 'n3 drain'],
+      ...['log certify', 'log certify', 'log certify'],
+      ...['log normalise', 'log free'],
+    ]);
+    expect(new Set(drained.map(({ nonce }) => nonce)).size).toBe(3);
+    expect(drained[0]).toMatchObject({ epoch: 1, lease: 1, uid: 70_000, job: '42', attempt: 0 });
+    expect(told).toEqual([]);
+    expect((await errorOf(releaseLease(context, selection))).code).toBe('lease-ended');
+  });
+
+  test('with something left on one node keeps the uid, says what, and later asks only that node again', async () => {
+    const { context, at, certify, status, asked, journal } = await setUpClean();
+    at('n2').on('drain', () => {
+      throw new XceError('node-dirty', 'lease 1: process 4711 sleep');
+    });
+    const error = await errorOf(releaseLease(context, selection));
+    expect(error).toMatchObject({ code: 'release-blocked', exitStatus: 69 });
+    expect(error.message).toBe('lease 1: n2: lease 1: process 4711 sleep');
+    expect(error.facts.detail).toMatchObject({ missing: [{ code: 'node-dirty', node: 'n2' }] });
+    expect(await status()).toEqual(['quarantined', 'node-dirty', 'n2']);
+
+    journal.length = 0;
+    at('n2').on('drain', (request) => certify('n2', request));
+    expect(await releaseLease(context, selection)).toMatchObject({ status: 'free' });
+    expect(asked('drain')).toEqual(['n2']);
+  });
+
+  test('without an answer of one node keeps the uid', async () => {
+    const { context, at, status, asked } = await setUpClean();
+    at('n3').die();
+    const error = await errorOf(releaseLease(context, selection));
+    expect(error.facts.detail).toMatchObject({ missing: [{ code: 'node-unreachable', node: 'n3' }] });
+    expect(await status()).toEqual(['quarantined', 'node-unreachable', 'n3']);
+    expect(asked('drain')).toEqual(['n1', 'n2']);
+  });
+
+  test.each<[string, Partial<CertificateClaims>, string]>([
+    ['answers another request', { nonce: '00'.repeat(16) }, 'n2'],
+    ['is of another boot', { bootId: 'boot-2' }, 'n2'],
+    ['is about another uid', { uid: 70_001 as Uid }, 'n2'],
+    ['is signed by another node', {}, 'n1'],
+  ])('with a certificate that %s keeps the uid', async (_, changes, signer) => {
+    const { context, at, certify, status } = await setUpClean();
+    at('n2').on('drain', (request) => certify('n2', request, changes, signer));
+    expect((await errorOf(releaseLease(context, selection))).code).toBe('release-blocked');
+    expect(await status()).toEqual(['quarantined', 'certificate', 'n2']);
+  });
+
+  test('of a node whose worker has another key than the job was bound to keeps the uid', async () => {
+    const { context, at, leases, status } = await setUpClean();
+    await leases.bind(LEASE, [{ ...at('n1').challenge(), workerKey: makeWorker().hex }]);
+    const error = await errorOf(releaseLease(context, selection));
+    expect(error.message).toMatch(/n1 answers with another worker key/);
+    expect(await status()).toEqual(['quarantined', 'certificate', 'n1']);
+  });
+
+  test('that the log does not take drains nothing', async () => {
+    const { context, log, asked } = await setUpClean();
+    log.failure = new XceError('log-fenced', 'another controller owns the log');
+    expect((await errorOf(releaseLease(context, selection))).code).toBe('log-fenced');
+    expect(asked('drain')).toEqual([]);
+  });
+});
