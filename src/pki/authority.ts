@@ -92,7 +92,7 @@ const isSame = ({ path, bytes, mode }: NewFile): boolean => {
 
 /** Writes what is not there. Refuses, before it writes anything, when one of them is there with other bytes. */
 const writeFiles = (directory: string, files: readonly NewFile[]): void => {
-  const missing = files.filter((file) => !existsSync(file.path));
+  const missing = files.filter((file) => kindOf(file.path) === 'none');
   const other = files.find((file) => !missing.includes(file) && !isSame(file));
   if (other !== undefined) {
     throw new XceError('pki-exists', `${other.path} exists and is another one`, {
