@@ -27,7 +27,9 @@ export const createFleet = (connect: (node: NodeName) => Promise<RpcSession>): F
   let isClosed = false;
 
   const requireOpen = (node: NodeName): void => {
-    if (isClosed) throw new XceError('cancelled', `${node}: this command takes no more connections`);
+    if (isClosed) {
+      throw new XceError('cancelled', `${node}: this command takes no more connections`, { at: node });
+    }
   };
 
   const open = async (node: NodeName): Promise<RpcSession> => {

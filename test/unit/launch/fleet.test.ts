@@ -102,7 +102,7 @@ describe('a fleet', () => {
     const late = errorOf(fleet.session(n2.node));
     fleet.close();
     goOn();
-    expect((await late).code).toBe('cancelled');
+    expect(await late).toMatchObject({ code: 'cancelled', facts: { at: 'n2' } });
     await turns();
     expect(open.closed.aborted).toBe(true);
     expect([n1.sessions.size, n2.sessions.size]).toEqual([0, 0]);
