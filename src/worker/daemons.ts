@@ -13,12 +13,13 @@
 import { XceError } from '../base/errors.ts';
 import { type NodeName, parseNodeName } from '../base/ids.ts';
 import { resolveNodes } from '../launch/resolve-nodes.ts';
+import type { TicketClaims } from '../lease/ticket.ts';
 import { isDaemonProgram } from '../mpi/agent-command.ts';
 import type { RequestOf, StepResult, StreamEvent } from '../rpc/message.ts';
 import type { ClientStream } from '../rpc/session.ts';
 import type { ServerStream } from '../rpc/verbs.ts';
+import { messageOf } from './journal.ts';
 import type { ConnectWorker, Report } from './ports.ts';
-import type { LiveLease } from './supervisor.ts';
 
 const SIGTERM = 15;
 /** Daemons of one lease at the same time: each mpirun of a batch script has one on each other node. */
@@ -68,8 +69,6 @@ const requireNodeOfJob = (name: string, nodes: readonly NodeName[]): NodeName =>
   return found;
 };
 
-const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
-
 export class Daemons {
   readonly #ports: DaemonPorts;
   /** By lease. */
@@ -104,13 +103,12 @@ export class Daemons {
 
   /** Serves one agent: starts its daemon on the node it asks for and stays with both until they have ended. */
   async serve(
-    live: LiveLease,
+    claims: TicketClaims,
     agentPid: number,
     request: RequestOf<'daemon'>,
     argv: readonly Buffer[],
     stream: ServerStream,
   ): Promise<void> {
-    const { claims } = live;
     requireDaemon(argv);
     const node = requireNodeOfJob(request.node, claims.nodes);
     const running = this.#running.get(claims.lease) ?? 0;
@@ -126,7 +124,7 @@ export class Daemons {
     for (const head of heads) head.daemons.add(ended);
     this.#running.set(claims.lease, running + 1);
     try {
-      await this.#relay(heads, node, live, request, stream);
+      await this.#relay(heads, node, claims, request, stream);
     } finally {
       const rest = (this.#running.get(claims.lease) ?? 1) - 1;
       if (rest === 0) this.#running.delete(claims.lease);
@@ -145,7 +143,7 @@ export class Daemons {
   async #relay(
     heads: readonly HeadEntry[],
     node: NodeName,
-    { claims }: LiveLease,
+    claims: TicketClaims,
     { argv, environment }: RequestOf<'daemon'>,
     stream: ServerStream,
   ): Promise<void> {

@@ -29,7 +29,7 @@ import { boxPaths } from '../sandbox/box.ts';
 import { createSystemdBackend } from '../sandbox/systemd/backend.ts';
 import { Daemons } from './daemons.ts';
 import { withinMs } from './deadline.ts';
-import { formatReport, JournalLimit } from './journal.ts';
+import { formatReport, JournalLimit, messageOf } from './journal.ts';
 import { Memory } from './memory.ts';
 import { Nonces } from './nonces.ts';
 import type { Report } from './ports.ts';
@@ -51,8 +51,6 @@ const write = (line: string): void => {
   process.stderr.write(line);
 };
 const report = (entry: Report): void => write(formatReport(entry));
-const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
-
 const checkIdentity = (identity: Identity, settings: Settings): void => {
   const { cluster, worker } = settings;
   if (identity.role !== 'worker' || identity.node !== worker.node || identity.cluster !== cluster.name) {

@@ -22,11 +22,13 @@
 import { XceError } from '../base/errors.ts';
 import type { LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
-import { unwrap } from '../lease/refusal.ts';
-import { checkTicket, type TicketClaims } from '../lease/ticket.ts';
+import type { TicketClaims } from '../lease/ticket.ts';
 import type { RequestOf, ResponseOf } from '../rpc/message.ts';
-import type { Finding, RunningStep, SandboxSpec, StepSpec } from '../sandbox/backend.ts';
+import type { Finding, RunningStep, StepSpec } from '../sandbox/backend.ts';
+import { Admission, type OpenedTicket } from './admission.ts';
 import { withinMs } from './deadline.ts';
+import { dirtyError, unknownFinding } from './findings.ts';
+import { messageOf } from './journal.ts';
 import type { Memory } from './memory.ts';
 import type { Nonces } from './nonces.ts';
 import type { AgentSocket, SupervisorPorts } from './ports.ts';
@@ -39,87 +41,34 @@ import {
   type SandboxRecord,
   type SandboxState,
 } from './record.ts';
+import { type StepKind, Steps } from './steps.ts';
+import { identityOf, requireSameIdentity, requireSameTerms, type SandboxIdentity, specOf } from './terms.ts';
 import { Turns } from './turns.ts';
 
-/** Findings that an answer names; the rest is counted. */
-const FINDINGS_SHOWN_MAX = 32;
-const FINDING_CHARS_MAX = 300;
 /** Sandboxes looked at together when the worker starts. */
 const RECONCILED_TOGETHER = 8;
 /** A look at a living anchor that fails again and again is no look. */
 const WATCH_FAILURES_MAX = 8;
 
-export type StepKind = 'task' | 'head' | 'daemon';
-
-type Step = { readonly step: string; readonly kind: StepKind; running: RunningStep | undefined };
-
 type Sandbox = {
   record: SandboxRecord;
-  readonly steps: Map<string, Step>;
+  readonly steps: Steps;
   /** Ends the watch over the anchor. */
   watch: AbortController | undefined;
   agentSocket: AgentSocket | undefined;
 };
 
-type OpenedTicket = { readonly ticket: string; readonly claims: TicketClaims };
+type Started = { readonly sandbox: Sandbox; readonly running: RunningStep };
 
-/** A lease as those inside its sandbox may use it. */
-export type LiveLease = { readonly claims: TicketClaims; readonly remainingMs: number };
-
-type Identity = Pick<SandboxSpec, 'instance' | 'job' | 'attempt' | 'lease' | 'uid'>;
-
-const identityOf = (claims: TicketClaims): Identity => ({
-  instance: claims.instance,
-  job: claims.job,
-  attempt: claims.attempt,
-  lease: claims.lease,
-  uid: claims.uid,
-});
-
-const specOf = (claims: TicketClaims): SandboxSpec => ({
-  ...identityOf(claims),
-  epoch: claims.epoch,
-  node: claims.node,
-  nodes: claims.nodes,
-  writablePaths: claims.roots.map((root) => root.path),
-  workspaceRoot: claims.workspace === null ? null : claims.workspace.path,
-});
-
-/** What a sandbox is made from. A newer ticket of the lease may differ in time, epoch and nodes, never here. */
-const termsOf = (claims: TicketClaims): string =>
-  JSON.stringify([
-    identityOf(claims),
-    claims.submitterUid,
-    claims.submitterGid,
-    claims.roots.map((root) => root.path),
-    claims.workspace,
-  ]);
-
-const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
-
-const asFinding = (what: string, error: unknown): Finding => ({
-  kind: 'unknown',
-  detail: `${what}: ${messageOf(error)}`,
-});
-
-const dirtyError = (lease: number, findings: readonly Finding[]): XceError => {
-  const shown = findings.slice(0, FINDINGS_SHOWN_MAX).map((finding) => ({
-    kind: finding.kind,
-    detail: finding.detail.slice(0, FINDING_CHARS_MAX),
-  }));
-  const first = shown[0];
-  const more = findings.length > 1 ? ` and ${findings.length - 1} more` : '';
-  return new XceError(
-    'node-dirty',
-    `lease ${lease}: ${first === undefined ? 'something is left' : `${first.kind} ${first.detail}`}${more}`,
-    { detail: { findings: shown, count: findings.length } },
-  );
+const requireAnchor = ({ record }: Sandbox): Anchor => {
+  if (record.anchor === null)
+    throw new XceError('bug', 'internal rule broken: a ready sandbox has an anchor');
+  return record.anchor;
 };
 
 export class Supervisor {
   readonly #ports: SupervisorPorts;
-  readonly #memory: Memory;
-  readonly #nonces: Nonces;
+  readonly #admission: Admission;
   readonly #turns = new Turns();
   readonly #sandboxes = new Map<LeaseNumber, Sandbox>();
   /** Leases with a record that does not decode: nothing starts for them; a drain, which names all, ends them. */
@@ -128,8 +77,7 @@ export class Supervisor {
 
   constructor(ports: SupervisorPorts, memory: Memory, nonces: Nonces) {
     this.#ports = ports;
-    this.#memory = memory;
-    this.#nonces = nonces;
+    this.#admission = new Admission(ports, memory, nonces);
   }
 
   /**
@@ -146,9 +94,7 @@ export class Supervisor {
         this.#ports.report({ level: 'fault', message: `the record of lease ${name} cannot be read` });
         continue;
       }
-      const sandbox: Sandbox = { record, steps: new Map(), watch: undefined, agentSocket: undefined };
-      this.#sandboxes.set(record.claims.lease, sandbox);
-      leases.push(sandbox);
+      leases.push(this.#hold(record));
     }
     let next = 0;
     const take = async (): Promise<void> => {
@@ -157,6 +103,14 @@ export class Supervisor {
       }
     };
     await Promise.all(Array.from({ length: RECONCILED_TOGETHER }, take));
+  }
+
+  #hold(record: SandboxRecord): Sandbox {
+    const { lease } = record.claims;
+    const steps = new Steps(this.#ports, lease);
+    const sandbox: Sandbox = { record, steps, watch: undefined, agentSocket: undefined };
+    this.#sandboxes.set(lease, sandbox);
+    return sandbox;
   }
 
   async #reconcileOne(sandbox: Sandbox): Promise<void> {
@@ -205,12 +159,12 @@ export class Supervisor {
 
   /** The lease that an authentic ticket names; whether it holds is for whoever uses it. */
   leaseOf(ticket: string): LeaseNumber {
-    return this.#open(ticket).claims.lease;
+    return this.#admission.open(ticket).claims.lease;
   }
 
   /** Sets up the sandbox of a ticket, or finds it set up. No process of the job starts. */
   async prepare(ticket: string): Promise<ResponseOf<'prepare'>> {
-    const opened = this.#open(ticket);
+    const opened = this.#admission.open(ticket);
     return this.#turns.alone(opened.claims.lease, () => this.#prepareInTurn(opened));
   }
 
@@ -218,13 +172,11 @@ export class Supervisor {
     this.#requireOpen();
     const { claims } = opened;
     const known = this.#sandboxes.get(claims.lease);
-    const grant = this.#accept(known, claims);
+    const grant = this.#admission.accept(known?.record, claims);
     if (this.#unreadable.has(String(claims.lease)) || known?.record.state === 'dirty') {
       throw new XceError('node-dirty', `lease ${claims.lease} was not ended cleanly here; drain it first`);
     }
-    if (known !== undefined && termsOf(known.record.claims) !== termsOf(claims)) {
-      throw new XceError('lease-conflict', `lease ${claims.lease} has a sandbox here that is made otherwise`);
-    }
+    if (known !== undefined) requireSameTerms(known.record.claims, claims);
     if (known?.record.state === 'ready' && (await this.#isAlive(known))) {
       const anchor = await this.#extend(known, opened, grant);
       return this.#prepared(anchor, false);
@@ -232,7 +184,7 @@ export class Supervisor {
     if (known !== undefined) await this.#remove(known);
     const anchor = await this.#create(opened, grant);
     // Only a ticket that was taken closes its nonce: the same request may come again after a lost answer.
-    this.#nonces.close(claims.nonce);
+    this.#admission.close(claims.nonce);
     return this.#prepared(anchor, true);
   }
 
@@ -252,30 +204,25 @@ export class Supervisor {
     }
     this.#ports.requirePool(uid);
     const { bootId } = this.#ports;
-    const sandbox: Sandbox = {
-      record: {
-        state: 'preparing',
-        bootId,
-        ticket,
-        claims,
-        grants: [grant],
-        deadlineMs: grant.deadlineMs,
-        anchor: null,
-      },
-      steps: new Map(),
-      watch: undefined,
-      agentSocket: undefined,
-    };
+    const { deadlineMs } = grant;
     // From here on the uid is taken on this node: two leases that ask for it at once cannot both go on.
-    this.#sandboxes.set(lease, sandbox);
+    const sandbox = this.#hold({
+      state: 'preparing',
+      bootId,
+      ticket,
+      claims,
+      grants: [grant],
+      deadlineMs,
+      anchor: null,
+    });
     let touched = false;
     try {
       await this.#ports.requireUnused(uid);
       this.#ports.requireStorage(claims);
-      this.#check(claims, grant.issuedMs);
+      this.#admission.recheck(claims, grant.issuedMs);
       this.#save(sandbox, sandbox.record);
       touched = true;
-      const created = await this.#ports.backend.create(specOf(claims), this.#remainingMs(grant.deadlineMs));
+      const created = await this.#ports.backend.create(specOf(claims), this.#remainingMs(deadlineMs));
       const { unit, invocationId, workspace, mounts } = created;
       const anchor: Anchor = { unit, invocationId, workspace, mounts: [...mounts] };
       sandbox.agentSocket = await this.#ports.openAgentSocket(lease, uid);
@@ -303,17 +250,12 @@ export class Supervisor {
 
   /** A newer ticket of a living sandbox: the deadline moves out. */
   async renew(ticket: string): Promise<ResponseOf<'renew'>> {
-    const opened = this.#open(ticket);
+    const opened = this.#admission.open(ticket);
     const { claims } = opened;
     return this.#turns.alone(claims.lease, async () => {
       const sandbox = this.#requireReady(claims.lease);
-      const grant = this.#accept(sandbox, claims);
-      if (termsOf(sandbox.record.claims) !== termsOf(claims)) {
-        throw new XceError(
-          'lease-conflict',
-          `lease ${claims.lease} has a sandbox here that is made otherwise`,
-        );
-      }
+      const grant = this.#admission.accept(sandbox.record, claims);
+      requireSameTerms(sandbox.record.claims, claims);
       await this.#extend(sandbox, opened, grant);
       return { remainingMs: this.#remainingMs(sandbox.record.deadlineMs) };
     });
@@ -322,8 +264,7 @@ export class Supervisor {
   /** Takes a further ticket into the record; arms the deadline anew if it moves out. It never moves in. */
   async #extend(sandbox: Sandbox, { ticket, claims }: OpenedTicket, grant: Grant): Promise<Anchor> {
     const { record } = sandbox;
-    if (record.anchor === null)
-      throw new XceError('bug', 'internal rule broken: a ready sandbox has an anchor');
+    const anchor = requireAnchor(sandbox);
     const nowMs = this.#ports.clock.monotonicMs();
     const others = record.grants.filter((old) => old.deadlineMs > nowMs && old.nonce !== grant.nonce);
     const deadlineMs = Math.max(record.deadlineMs, grant.deadlineMs);
@@ -339,8 +280,8 @@ export class Supervisor {
       grants: [...others.slice(1 - GRANTS_MAX), grant],
       deadlineMs,
     });
-    this.#nonces.close(claims.nonce);
-    return record.anchor;
+    this.#admission.close(claims.nonce);
+    return anchor;
   }
 
   /** Ends the sandbox with all its steps. A later prepare of the lease may make a new one. */
@@ -367,9 +308,9 @@ export class Supervisor {
       attempt: request.attempt,
       lease: request.lease,
       uid: request.uid,
-    } as Identity;
+    } as SandboxIdentity;
     this.#requireSame(identity);
-    this.#memory.bury({ uid: identity.uid, epoch: request.epoch, lease: identity.lease });
+    this.#admission.bury({ uid: identity.uid, epoch: request.epoch, lease: identity.lease });
     return withinMs(
       this.#ports.drainTimeoutMs,
       this.#turns.alone(identity.lease, () => this.#drainInTurn(identity, request.nonce)),
@@ -377,13 +318,13 @@ export class Supervisor {
     );
   }
 
-  async #drainInTurn(identity: Identity, nonce: string): Promise<ResponseOf<'drain'>> {
+  async #drainInTurn(identity: SandboxIdentity, nonce: string): Promise<ResponseOf<'drain'>> {
     this.#requireSame(identity);
     const { lease, uid } = identity;
     const findings = await this.#endAndLook(identity);
     if (findings.length > 0) {
       const sandbox = this.#sandboxes.get(lease);
-      if (sandbox !== undefined) this.#save(sandbox, { ...sandbox.record, state: 'dirty' });
+      if (sandbox !== undefined) this.#saveOrReport(sandbox, 'dirty');
       throw dirtyError(lease, findings);
     }
     this.#forget(lease);
@@ -403,27 +344,24 @@ export class Supervisor {
     };
   }
 
-  #requireSame(identity: Identity): void {
-    const claims = this.#sandboxes.get(identity.lease)?.record.claims;
-    if (claims === undefined) return;
-    if (claims.uid !== identity.uid || claims.job !== identity.job || claims.attempt !== identity.attempt) {
-      throw new XceError('lease-conflict', `lease ${identity.lease} is of another uid, job or attempt here`);
-    }
+  #requireSame(identity: SandboxIdentity): void {
+    const known = this.#sandboxes.get(identity.lease);
+    if (known !== undefined) requireSameIdentity(known.record.claims, identity);
   }
 
-  async #endAndLook(identity: Identity): Promise<readonly Finding[]> {
+  async #endAndLook(identity: SandboxIdentity): Promise<readonly Finding[]> {
     const findings: Finding[] = [];
     const sandbox = this.#sandboxes.get(identity.lease);
     try {
       if (sandbox === undefined) await this.#ports.backend.destroy(identity);
       else await this.#end(sandbox);
     } catch (error) {
-      findings.push(asFinding('it could not be ended', error));
+      findings.push(unknownFinding('it could not be ended', error));
     }
     try {
       findings.push(...(await this.#ports.backend.scan(identity)));
     } catch (error) {
-      findings.push(asFinding('the node could not be searched', error));
+      findings.push(unknownFinding('the node could not be searched', error));
     }
     const rival = this.#rivalOf(identity.lease, identity.uid);
     if (rival !== undefined) {
@@ -445,11 +383,7 @@ export class Supervisor {
       state: record.state,
       remainingMs:
         record.state === 'ready' && record.bootId === bootId ? Math.max(0, record.deadlineMs - nowMs) : 0,
-      steps: [...steps.values()].map(({ step, kind, running }) => ({
-        step,
-        kind,
-        unit: running?.unit ?? '',
-      })),
+      steps: steps.list(),
     }));
     return { node, bootId, sandboxes };
   }
@@ -461,22 +395,14 @@ export class Supervisor {
     step: StepSpec,
     signal: AbortSignal,
   ): Promise<RunningStep> {
-    const { claims } = this.#open(ticket);
+    const { claims } = this.#admission.open(ticket);
     const start = this.#turns.shared(claims.lease, () => {
-      const known = this.#sandboxes.get(claims.lease);
-      // Where there is no sandbox it is the sandbox that is missing, not a nonce.
-      const issuedMs =
-        known === undefined
-          ? this.#ports.clock.monotonicMs()
-          : this.#acceptedGrant(known, claims.nonce)?.issuedMs;
-      this.#check(claims, issuedMs);
+      this.#admission.check(this.#sandboxes.get(claims.lease)?.record, claims);
       const sandbox = this.#requireReady(claims.lease);
-      if (termsOf(sandbox.record.claims) !== termsOf(claims)) {
-        throw new XceError('lease-conflict', `the sandbox of lease ${claims.lease} is made otherwise`);
-      }
+      requireSameTerms(sandbox.record.claims, claims);
       return this.#start(sandbox, kind, step);
     });
-    return this.#stopIfGone(await start, signal);
+    return this.#keepFor(signal, await start);
   }
 
   /** Starts a launcher daemon for the worker of another node of the same lease. */
@@ -499,29 +425,29 @@ export class Supervisor {
           `lease ${lease} is here of epoch ${claims.epoch}, not ${request.epoch}`,
         );
       }
-      this.#requireNotDrained(claims);
+      this.#admission.requireNotDrained(claims);
       return this.#start(sandbox, 'daemon', step);
     });
     try {
       const late = () =>
         new XceError('timeout', `the daemon did not start within ${this.#ports.startTimeoutMs} ms`);
-      return this.#stopIfGone(await withinMs(this.#ports.startTimeoutMs, start, late), signal);
+      return this.#keepFor(signal, await withinMs(this.#ports.startTimeoutMs, start, late));
     } catch (error) {
       // A start that comes after its deadline is undone; one that failed has nothing to undo.
       start.then(
-        (running) => this.#stopStep(running),
+        ({ sandbox, running }) => sandbox.steps.stop(running),
         () => undefined,
       );
       throw error;
     }
   }
 
-  /** The lease of a living sandbox, for its own processes. Throws as a start would. */
-  liveLease(lease: LeaseNumber, uid: Uid): LiveLease {
-    const { claims, deadlineMs } = this.#requireReady(lease).record;
+  /** What the newest ticket of a living sandbox says, for its own processes. Throws as a start would. */
+  liveLease(lease: LeaseNumber, uid: Uid): TicketClaims {
+    const { claims } = this.#requireReady(lease).record;
     if (claims.uid !== uid) throw new XceError('peer-unknown', `uid ${uid} is not the uid of lease ${lease}`);
-    this.#requireNotDrained(claims);
-    return { claims, remainingMs: this.#remainingMs(deadlineMs) };
+    this.#admission.requireNotDrained(claims);
+    return claims;
   }
 
   /**
@@ -536,13 +462,7 @@ export class Supervisor {
     await Promise.all(
       sandboxes.map((sandbox) =>
         this.#turns.alone(sandbox.record.claims.lease, async () => {
-          await Promise.all(
-            [...sandbox.steps.values()].map(async ({ running }) => {
-              if (running === undefined) return;
-              await this.#stopStep(running);
-              await running.ended;
-            }),
-          );
+          await sandbox.steps.stopAll();
           await this.#closeSocket(sandbox);
         }),
       ),
@@ -564,41 +484,6 @@ export class Supervisor {
     return undefined;
   }
 
-  #open(ticket: string): OpenedTicket {
-    if (ticket === '') throw new XceError('ticket-missing', 'the request carries no ticket');
-    return { ticket, claims: unwrap(this.#ports.openTicket(ticket)) };
-  }
-
-  /** Throws unless the ticket holds here and now; `issuedMs` is when its nonce was given out, if it was. */
-  #check(claims: TicketClaims, issuedMs: number | undefined): void {
-    const { cluster, instance, node, clock } = this.#ports;
-    const seen = this.#memory.seen(claims.uid);
-    const nowMonotonicMs = clock.monotonicMs();
-    unwrap(checkTicket(claims, { cluster, instance, node, seen, nonceIssuedMs: issuedMs, nowMonotonicMs }));
-  }
-
-  /** Checks a ticket for prepare or renew and remembers it durably; nothing is awaited between the two. */
-  #accept(sandbox: Sandbox | undefined, claims: TicketClaims): Grant {
-    const { nonce } = claims;
-    const issuedMs = this.#acceptedGrant(sandbox, nonce)?.issuedMs ?? this.#nonces.issuedMs(nonce);
-    this.#check(claims, issuedMs);
-    if (issuedMs === undefined)
-      throw new XceError('bug', 'internal rule broken: a ticket without nonce passed');
-    this.#memory.remember(claims);
-    return { nonce, issuedMs, deadlineMs: issuedMs + claims.ttlMs };
-  }
-
-  #acceptedGrant(sandbox: Sandbox | undefined, nonce: string): Grant | undefined {
-    if (sandbox?.record.bootId !== this.#ports.bootId) return undefined;
-    return sandbox.record.grants.find((grant) => grant.nonce === nonce);
-  }
-
-  #requireNotDrained({ uid, lease }: TicketClaims): void {
-    if (this.#memory.seen(uid)?.drained === lease) {
-      throw new XceError('ticket-tombstone', `lease ${lease} has been drained on this node`);
-    }
-  }
-
   #requireReady(lease: LeaseNumber): Sandbox {
     this.#requireOpen();
     const sandbox = this.#sandboxes.get(lease);
@@ -617,56 +502,17 @@ export class Supervisor {
     return new XceError(code, `the sandbox of lease ${claims.lease} is ${state}`);
   }
 
-  async #start(sandbox: Sandbox, kind: StepKind, spec: StepSpec): Promise<RunningStep> {
-    const { claims, anchor } = sandbox.record;
-    if (anchor === null) throw new XceError('bug', 'internal rule broken: a ready sandbox has an anchor');
-    if (sandbox.steps.has(spec.step)) {
-      throw new XceError('sandbox-exists', `lease ${claims.lease} has a step ${spec.step} here`);
-    }
-    if (sandbox.steps.size >= LIMITS.stepsPerSandboxMax) {
-      throw new XceError('worker-busy', `lease ${claims.lease} has ${LIMITS.stepsPerSandboxMax} steps here`);
-    }
-    const step: Step = { step: spec.step, kind, running: undefined };
-    sandbox.steps.set(step.step, step);
-    try {
-      this.#ports.busy.write(String(claims.lease), Buffer.from('steps\n'));
-      const running = await this.#ports.backend.startStep(specOf(claims), anchor.invocationId, spec);
-      step.running = running;
-      running.ended.then(() => this.#noteStepEnd(sandbox, step));
-      return running;
-    } catch (error) {
-      this.#noteStepEnd(sandbox, step);
-      throw error;
-    }
+  async #start(sandbox: Sandbox, kind: StepKind, step: StepSpec): Promise<Started> {
+    const { claims } = sandbox.record;
+    const { invocationId } = requireAnchor(sandbox);
+    return { sandbox, running: await sandbox.steps.start(specOf(claims), invocationId, kind, step) };
   }
 
-  #noteStepEnd(sandbox: Sandbox, step: Step): void {
-    sandbox.steps.delete(step.step);
-    if (sandbox.steps.size > 0) return;
-    try {
-      this.#ports.busy.remove(String(sandbox.record.claims.lease));
-    } catch (error) {
-      // The mark that stays makes the next worker end the sandbox rather than adopt it.
-      this.#ports.report({ level: 'fault', message: messageOf(error) });
-    }
-  }
-
-  /** A step whose caller went away, or whose sandbox ended, while it was started. */
-  async #stopIfGone(running: RunningStep, signal: AbortSignal): Promise<RunningStep> {
+  /** A step whose caller went away while it was started is ended. */
+  async #keepFor(signal: AbortSignal, { sandbox, running }: Started): Promise<RunningStep> {
     if (!signal.aborted) return running;
-    await this.#stopStep(running);
+    await sandbox.steps.stop(running);
     throw new XceError('cancelled', 'the peer went away while its step started', { cause: signal.reason });
-  }
-
-  async #stopStep(running: RunningStep): Promise<void> {
-    try {
-      await running.stop();
-    } catch (error) {
-      this.#ports.report({
-        level: 'fault',
-        message: `${running.unit} could not be stopped: ${messageOf(error)}`,
-      });
-    }
   }
 
   async #isAlive(sandbox: Sandbox): Promise<boolean> {
@@ -676,11 +522,10 @@ export class Supervisor {
   }
 
   #watch(sandbox: Sandbox, failures: number): void {
-    const { claims, anchor } = sandbox.record;
-    if (anchor === null) throw new XceError('bug', 'internal rule broken: a ready sandbox has an anchor');
+    const { invocationId } = requireAnchor(sandbox);
     const watch = new AbortController();
     sandbox.watch = watch;
-    this.#ports.backend.watchEnd(specOf(claims), anchor.invocationId, watch.signal).then(
+    this.#ports.backend.watchEnd(specOf(sandbox.record.claims), invocationId, watch.signal).then(
       () => {
         if (!watch.signal.aborted) this.#noteLost(sandbox, 'its anchor ended');
       },
@@ -734,8 +579,8 @@ export class Supervisor {
     sandbox.watch?.abort();
     sandbox.watch = undefined;
     this.#saveOrReport(sandbox, 'stopping');
+    await this.#closeSocket(sandbox);
     try {
-      await this.#closeSocket(sandbox);
       await this.#ports.backend.destroy(identityOf(claims));
       if (sandbox.steps.size === 0) this.#ports.busy.remove(String(claims.lease));
     } catch (error) {
@@ -749,7 +594,12 @@ export class Supervisor {
   async #closeSocket(sandbox: Sandbox): Promise<void> {
     const socket = sandbox.agentSocket;
     sandbox.agentSocket = undefined;
-    await socket?.close();
+    try {
+      await socket?.close();
+    } catch (error) {
+      // What it would have let in finds no living sandbox any more.
+      this.#ports.report({ level: 'fault', message: messageOf(error) });
+    }
   }
 
   #forget(lease: LeaseNumber): void {

@@ -11,6 +11,7 @@ import { PROTOCOL, type RequestOf, type ResponseOf } from '../rpc/message.ts';
 import { describePeer, type Peer, type ServerStream, type VerbTable } from '../rpc/verbs.ts';
 import type { StepSpec } from '../sandbox/backend.ts';
 import { type Daemons, requireDaemon } from './daemons.ts';
+import { messageOf } from './journal.ts';
 import type { Nonces } from './nonces.ts';
 import type { Report } from './ports.ts';
 import { serveStep } from './step-stream.ts';
@@ -73,7 +74,7 @@ export const workerVerbs = (ports: VerbPorts): Required<VerbTable> => {
   };
 
   const fault = (what: string, error: unknown): void =>
-    report({ level: 'fault', message: `${what}: ${error instanceof Error ? error.message : String(error)}` });
+    report({ level: 'fault', message: `${what}: ${messageOf(error)}` });
 
   const challenge = (peer: Peer, { purpose }: RequestOf<'challenge'>): ResponseOf<'challenge'> => {
     const signs = peer.kind === 'certificate' && peer.role === 'controller';
@@ -122,9 +123,9 @@ export const workerVerbs = (ports: VerbPorts): Required<VerbTable> => {
 
   const daemon = async (peer: Peer, request: RequestOf<'daemon'>, stream: ServerStream): Promise<void> => {
     if (peer.kind !== 'sandbox') throw new XceError('peer-role', 'only a sandbox asks for daemons');
-    const live = supervisor.liveLease(peer.lease, peer.uid);
+    const claims = supervisor.liveLease(peer.lease, peer.uid);
     const { argv } = decodeCommand(request);
-    await daemons.serve(live, peer.pid, request, argv, stream);
+    await daemons.serve(claims, peer.pid, request, argv, stream);
   };
 
   return {

@@ -89,10 +89,10 @@ const setUp = (changes: { stepOfProcess?: string | undefined; graceMs?: number; 
     startTimeoutMs: 1000,
     graceMs: changes.graceMs ?? 1000,
   });
-  const live = { claims: claimsFor('00'.repeat(16)), remainingMs: 60_000 };
+  const claims = claimsFor('00'.repeat(16));
   const serve = (node: string, stream: FakeStream, argv = [PRTED]) => {
     const request = { node, argv: argv.map((word) => word.toString('base64')), environment: [base64('A=b')] };
-    const served = daemons.serve(live, 99, request, argv, stream);
+    const served = daemons.serve(claims, 99, request, argv, stream);
     served.catch(() => undefined);
     return served;
   };

@@ -386,6 +386,16 @@ describe('stop', () => {
     expect(worker.supervisor.status().sandboxes).toEqual([]);
   });
 
+  test('ends the sandbox also when its socket cannot be closed', async () => {
+    const host = new Host();
+    const worker = host.startWorker({
+      openAgentSocket: async () => ({ close: () => Promise.reject(new XceError('os', 'no')) }),
+    });
+    await prepareWith(worker);
+    expect(await worker.supervisor.stop(LEASE)).toEqual({ stopped: true });
+    expect(host.backend.anchors.size).toBe(0);
+  });
+
   test('ends the sandbox also when nothing can be written', async () => {
     const { host, worker } = await prepared();
     host.records.failing = true;
