@@ -21,6 +21,9 @@ export type AgentPorts = {
   readonly onEnd: (listener: () => void) => void;
 };
 
+/** What a shell shows for SIGTERM: nobody is told off for doing what its launcher asked for. */
+const ENDED_STATUS = 143;
+
 /** Passes the daemon's output on and returns its status as a shell would show it. */
 const follow = async (stream: ClientStream, write: AgentPorts['write']): Promise<number> => {
   for await (const frame of stream) {
@@ -35,7 +38,10 @@ const follow = async (stream: ClientStream, write: AgentPorts['write']): Promise
   throw new XceError('protocol', 'the worker ended the stream without the end of the daemon');
 };
 
-/** Returns the exit status of the agent. Throws XceError for anything but a daemon that ended by itself. */
+/**
+ * Returns the exit status of the agent. Throws XceError for anything but a daemon that ended by itself, or an agent
+ * that its launcher ended.
+ */
 export const runAgent = async (args: readonly string[], ports: AgentPorts): Promise<number> => {
   const command = parseAgentArguments(args);
   if ('refused' in command) throw new XceError('mpi-agent', command.refused);
@@ -48,8 +54,17 @@ export const runAgent = async (args: readonly string[], ports: AgentPorts): Prom
       { timeoutMs: ports.startTimeoutMs },
     );
     // The launcher ends its agents when its job is over; the worker then sees to the daemon.
-    ports.onEnd(() => stream.cancel());
-    return await follow(stream, ports.write);
+    let isEnded = false;
+    ports.onEnd(() => {
+      isEnded = true;
+      stream.cancel();
+    });
+    try {
+      return await follow(stream, ports.write);
+    } catch (error) {
+      if (isEnded && error instanceof XceError && error.code === 'cancelled') return ENDED_STATUS;
+      throw error;
+    }
   } finally {
     session.close();
   }
