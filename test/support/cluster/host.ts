@@ -37,9 +37,13 @@ const PROGRAMS = {
     mount: 'mount',
   },
   tests: {
+    bindfs: 'bindfs',
+    fusermount3: 'fuse3',
     mandoc: 'mandoc',
     'mkfs.ext4': 'e2fsprogs',
     openssl: 'openssl',
+    perl: 'perl',
+    setpriv: 'util-linux',
     setcap: 'libcap2-bin',
     setfacl: 'acl',
     setfattr: 'attr',
