@@ -95,7 +95,7 @@ const environment = v.pipe(
   v.maxLength(LIMITS.envCountMax),
   bytesInAll(LIMITS.envBytesMax),
 );
-const ticket = text(64 << 10);
+const ticket = text(LIMITS.ticketCharsMax);
 const stepId = v.pipe(v.string(), v.regex(/^[a-z0-9]{1,16}$/));
 
 export const Mount = v.object({
