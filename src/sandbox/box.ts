@@ -13,8 +13,6 @@ export type BoxPaths = {
   readonly agentSocket: string;
   /** What the sandbox is, and the invocation of its anchor; written last. */
   readonly marker: string;
-  /** Last words of the units, root only. */
-  readonly results: string;
   /** Arguments of steps on their way in: root 0711, files 0440 root and the gid. */
   readonly inputs: string;
   /** Where /run/xce/home is mounted inside. */
@@ -36,7 +34,6 @@ export const boxPaths = (runDirectory: string, lease: LeaseNumber): BoxPaths => 
     box,
     agentSocket: join(box, 'agent.sock'),
     marker: join(box, 'sandbox.json'),
-    results: join(box, 'result'),
     inputs: join(box, 'input'),
     homeMount: join(box, 'home'),
     scratch,

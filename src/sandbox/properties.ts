@@ -1,17 +1,21 @@
 /**
- * The whole of what systemd is told about a sandbox, as argument lists. Pure. No byte that a job chose is in
- * them: names are escaped, arguments and environment travel in the step's input (see step-input.ts).
+ * The whole of what systemd is told about a sandbox, as typed properties of transient units. Pure. No byte that a
+ * job chose is in them: names are escaped, arguments and environment travel in the step's input (step-input.ts).
+ * Types and names are those of org.freedesktop.systemd1(5) from version 252 on.
  */
-
 import type { Uid } from '../base/ids.ts';
 import type { Settings } from '../config/settings.ts';
+import { type DbusValue, type Variant, variant } from '../os/dbus-wire.ts';
 import type { BoxPaths } from './box.ts';
 import type { SandboxNames } from './names.ts';
 import { HOME_DIRECTORY } from './user-record.ts';
 
-/** Where the box and its results are inside. */
+export type UnitProperty = readonly [name: string, value: Variant];
+/** A unit to be made: its name and properties. */
+export type UnitDraft = { readonly name: string; readonly properties: readonly UnitProperty[] };
+
+/** Where the box is inside. */
 const BOX_INSIDE = '/run/xce';
-const RESULTS_INSIDE = `${BOX_INSIDE}/result`;
 
 /** What the properties need to know of one sandbox; every path absolute, with root-owned parents. */
 export type UnitFacts = {
@@ -27,86 +31,120 @@ export type UnitFacts = {
   readonly settings: Settings['sandbox'];
 };
 
-/** One word of a property's value: systemd takes quotes and backslashes apart, blanks and colons separate. */
-export const quoteWord = (text: string): string => `"${text.replaceAll(/[\\"]/g, '\\$&')}"`;
+const text = (name: string, value: string): UnitProperty => [name, variant('s', value)];
+const yes = (name: string): UnitProperty => [name, variant('b', true)];
+const no = (name: string): UnitProperty => [name, variant('b', false)];
+const words = (name: string, ...values: readonly string[]): UnitProperty => [name, variant('as', values)];
+const large = (name: string, value: bigint): UnitProperty => [name, variant('t', value)];
+const INFINITY = 0xffff_ffff_ffff_ffffn;
 
-/** systemd expands `$` in the arguments of a transient unit on 252 and, by default, on 257; doubled it is
- * one `$` on both. */
-const protectDollars = (script: string): string => script.replaceAll('$', '$$$$');
+/** Rounded up: a span is never shorter than asked for, and never the 0 that would mean none. */
+const micros = (milliseconds: number): bigint => BigInt(Math.max(1, Math.ceil(milliseconds * 1000)));
 
-const seconds = (milliseconds: number): string => `${Math.max(1, Math.ceil(milliseconds))}ms`;
+/** A list that allows nothing else (`true`), or one that takes away (`false`). */
+const allow = (name: string, ...values: readonly string[]): UnitProperty => [
+  name,
+  variant('(bas)', [true, values]),
+];
+const deny = (name: string, ...values: readonly string[]): UnitProperty => [
+  name,
+  variant('(bas)', [false, values]),
+];
+
+const MS_REC = 16_384n;
+type Bind = { readonly from: string; readonly to: string; readonly recursive?: boolean };
+const binds = (name: string, ...list: readonly Bind[]): UnitProperty => [
+  name,
+  variant(
+    'a(ssbt)',
+    list.map(({ from, to, recursive = true }): DbusValue => [from, to, false, recursive ? MS_REC : 0n]),
+  ),
+];
+
+/** `$` and `%` in arguments stay what they are. */
+const command = (...argv: readonly string[]): UnitProperty => [
+  'ExecStartEx',
+  variant('a(sasas)', [[argv[0] ?? '', argv, ['no-env-expand']]]),
+];
 
 /**
  * The same for the anchor and every step, so that the anchor proves on each node, before anything is started
- * anywhere, that systemd can build what the steps need. docs: systemd.exec(5).
+ * anywhere, that systemd can build what the steps need. See systemd.exec(5).
  */
-const hardening = (facts: UnitFacts): readonly string[] => [
-  `User=${facts.uid}`,
-  `Group=${facts.uid}`,
-  ...(facts.settings.groups.length > 0 ? [`SupplementaryGroups=${facts.settings.groups.join(' ')}`] : []),
+const confinement = (facts: UnitFacts): readonly UnitProperty[] => [
+  text('User', String(facts.uid)),
+  text('Group', String(facts.uid)),
+  ...(facts.settings.groups.length > 0 ? [words('SupplementaryGroups', ...facts.settings.groups)] : []),
   // Identity never grows.
-  'NoNewPrivileges=yes',
-  'CapabilityBoundingSet=',
-  'AmbientCapabilities=',
-  'RestrictSUIDSGID=yes',
-  'KeyringMode=private',
-  'LockPersonality=yes',
-  'RestrictNamespaces=yes',
-  'RestrictRealtime=yes',
+  yes('NoNewPrivileges'),
+  large('CapabilityBoundingSet', 0n),
+  large('AmbientCapabilities', 0n),
+  yes('RestrictSUIDSGID'),
+  text('KeyringMode', 'private'),
+  yes('LockPersonality'),
+  large('RestrictNamespaces', 0n),
+  yes('RestrictRealtime'),
   // AF_NETLINK: without it PRRTE does not start (measured).
-  'RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK',
-  'SystemCallArchitectures=native',
+  allow('RestrictAddressFamilies', 'AF_UNIX', 'AF_INET', 'AF_INET6', 'AF_NETLINK'),
+  words('SystemCallArchitectures', 'native'),
   // EPERM, not SIGSYS: programs that try and fall back (V8, MPI) must get to do so. @resources stays: binding
   // ranks to cores and memory to NUMA nodes is what HPC programs do.
-  'SystemCallErrorNumber=EPERM',
-  'SystemCallFilter=@system-service',
-  'SystemCallFilter=~@keyring io_uring_setup io_uring_enter io_uring_register',
+  ['SystemCallErrorNumber', variant('i', 1)],
+  allow('SystemCallFilter', '@system-service'),
+  deny('SystemCallFilter', '@keyring', 'io_uring_setup', 'io_uring_enter', 'io_uring_register'),
   // The host.
-  'ProtectSystem=strict',
-  'ProtectHome=yes',
-  'ProtectProc=invisible',
-  'ProtectKernelTunables=yes',
-  'ProtectKernelModules=yes',
-  'ProtectKernelLogs=yes',
-  'ProtectControlGroups=yes',
-  'ProtectClock=yes',
-  'ProtectHostname=yes',
-  'PrivateDevices=yes',
-  'PrivateIPC=yes',
-  'RemoveIPC=yes',
+  text('ProtectSystem', 'strict'),
+  text('ProtectHome', 'yes'),
+  text('ProtectProc', 'invisible'),
+  yes('ProtectKernelTunables'),
+  yes('ProtectKernelModules'),
+  yes('ProtectKernelLogs'),
+  yes('ProtectControlGroups'),
+  yes('ProtectClock'),
+  yes('ProtectHostname'),
+  yes('PrivateDevices'),
+  yes('PrivateIPC'),
+  yes('RemoveIPC'),
   // No system bus, no sockets of daemons or of other jobs; only what is bound below.
-  'TemporaryFileSystem=/run:ro,mode=0755',
-  'BindReadOnlyPaths=/run/userdb',
-  ...facts.resolverFiles.map((file) => `BindReadOnlyPaths=${quoteWord(file)}`),
-  `BindReadOnlyPaths=${quoteWord(facts.box.box)}:${BOX_INSIDE}:norbind`,
-  // For the hooks below, which run as root but with these mounts; mode 0700 keeps the job out.
-  `BindPaths=${quoteWord(facts.box.results)}:${RESULTS_INSIDE}`,
-  `BindPaths=${quoteWord(facts.box.home)}:${HOME_DIRECTORY}`,
-  `BindPaths=${quoteWord(facts.box.tmp)}:/tmp`,
-  `BindPaths=${quoteWord(facts.box.varTmp)}:/var/tmp`,
-  `BindPaths=${quoteWord(facts.box.shm)}:/dev/shm`,
-  ...[...(facts.workspace === null ? [] : [facts.workspace]), ...facts.writablePaths].map(
-    (path) => `ReadWritePaths=${quoteWord(path)}`,
+  ['TemporaryFileSystem', variant('a(ss)', [['/run', 'ro,mode=0755']])],
+  binds(
+    'BindReadOnlyPaths',
+    { from: '/run/userdb', to: '/run/userdb' },
+    ...facts.resolverFiles.map((file) => ({ from: file, to: file })),
+    // Without the mounts in it, which have places of their own inside.
+    { from: facts.box.box, to: BOX_INSIDE, recursive: false },
   ),
-  ...facts.devices.flatMap((device) => [
-    `DeviceAllow=${quoteWord(device)} rw`,
-    `BindPaths=${quoteWord(device)}`,
-  ]),
+  binds(
+    'BindPaths',
+    { from: facts.box.home, to: HOME_DIRECTORY },
+    { from: facts.box.tmp, to: '/tmp' },
+    { from: facts.box.varTmp, to: '/var/tmp' },
+    { from: facts.box.shm, to: '/dev/shm' },
+    ...facts.devices.map((device) => ({ from: device, to: device })),
+  ),
+  words('ReadWritePaths', ...(facts.workspace === null ? [] : [facts.workspace]), ...facts.writablePaths),
+  [
+    'DeviceAllow',
+    variant(
+      'a(ss)',
+      facts.devices.map((device) => [device, 'rw']),
+    ),
+  ],
   // Limits. LimitNPROC counts the processes of the uid on this host, all sandboxes and steps together, also
   // where the pids controller is absent.
-  `LimitNPROC=${facts.settings.tasksMax}`,
-  `LimitMEMLOCK=${facts.settings.memlock}`,
-  'LimitCORE=0',
-  'UMask=0077',
+  large('LimitNPROC', BigInt(facts.settings.tasksMax)),
+  large('LimitMEMLOCK', facts.settings.memlock === 'infinity' ? INFINITY : BigInt(facts.settings.memlock)),
+  large('LimitCORE', 0n),
+  ['UMask', variant('u', 0o077)],
   // A batch job expects `yes | head` to end.
-  'IgnoreSIGPIPE=no',
-  `TimeoutStopSec=${seconds(facts.settings.stopTimeoutMs)}`,
-  'SendSIGKILL=yes',
-  'KillMode=control-group',
-  'CollectMode=inactive-or-failed',
+  no('IgnoreSIGPIPE'),
+  large('TimeoutStopUSec', micros(facts.settings.stopTimeoutMs)),
+  yes('SendSIGKILL'),
+  text('KillMode', 'control-group'),
+  text('CollectMode', 'inactive-or-failed'),
+  // Of the wrapper; the step's own program gets none of it.
+  words('Environment', 'LC_ALL=C'),
 ];
-
-const flags = (properties: readonly string[]): string[] => properties.map((text) => `--property=${text}`);
 
 /** Exit statuses of the scripts below. */
 export const EXIT_DROP = 125;
@@ -122,143 +160,99 @@ const PROVE_DROP = [
   '"Uid:\t$1\t$1\t$1\t$1"|"Gid:\t$1\t$1\t$1\t$1"|Cap???:[[:blank:]]0000000000000000|NoNewPrivs:[[:blank:]]1|Seccomp:[[:blank:]]2)',
   'n=$((n+1));;',
   'Groups:*[[:blank:]]0[[:blank:]]*) n=-9;; esac; done </proc/self/status',
-  `if [ $n -ne 9 ]; then echo "the drop of privileges is not complete ($n of 9)" >&2; exit ${EXIT_DROP}; fi`,
+  `if [ $n -ne 9 ]; then echo "xce-sandbox: the drop of privileges is not complete ($n of 9)" >&2; exit ${EXIT_DROP}; fi`,
 ].join('\n');
 
 /** $2 is the workspace, or empty. */
 const ANCHOR_SCRIPT = `${PROVE_DROP}
-if [ -n "$2" ]; then { cd -- "$2" && [ -w . ]; } || exit ${EXIT_WORKSPACE}; fi
+if [ -n "$2" ]; then { cd -- "$2" && [ -w . ]; } 2>/dev/null || exit ${EXIT_WORKSPACE}; fi
 exit 0`;
 
-/**
- * $2 begins the start line, $3 the file with the arguments of env. The start line tells the worker on stderr that
- * everything after it is the step's own; what stands before it is a complaint of systemd-run or of this script.
- */
+/** $2 is the file with the arguments of env. */
 const STEP_SCRIPT = `${PROVE_DROP}
-mapfile -d '' -t a <"$3" || exit ${EXIT_DROP}
-printf '%s %s\\n' "$2" "$INVOCATION_ID" >&2
+mapfile -d '' -t a <"$2" || exit ${EXIT_DROP}
 exec /usr/bin/env "\${a[@]}"`;
 
-/**
- * A unit's last hook: as root (`+`), with no variable expanded by systemd (`:`), only shell builtins, and nothing
- * of the job in its environment (which is why no unit here sets Environment= from a caller). Unlike the Protect
- * and Private settings, the binds above hold for it too (measured), and its stderr is the step's.
- */
-const recorder = (name: string): string =>
-  `ExecStopPost=+:/bin/sh -c '{ echo "$INVOCATION_ID $SERVICE_RESULT $EXIT_CODE $EXIT_STATUS" >"$1"; } 2>/dev/null' sh ${RESULTS_INSIDE}/${name}`;
+/** The unit that the sandbox is. It has no process left once it is active. */
+export const anchorUnit = (facts: UnitFacts): UnitDraft => ({
+  name: facts.names.anchor,
+  properties: [
+    text('Description', `${facts.names.base}: the sandbox`),
+    text('Slice', facts.names.slice),
+    text('Type', 'oneshot'),
+    yes('RemainAfterExit'),
+    large('TimeoutStartUSec', micros(30_000)),
+    ...confinement(facts),
+    command('/bin/bash', '-c', ANCHOR_SCRIPT, 'bash', String(facts.uid), facts.workspace ?? ''),
+  ],
+});
 
-/** Runs before the processes of a unit are killed. $MAINPID is set only while the main process lives: the unit
- * was stopped and did not end by itself. */
-const stopRecorder = (name: string): string =>
-  `ExecStop=+:/bin/sh -c '[ -z "$MAINPID" ] || { : >"$1"; } 2>/dev/null' sh ${RESULTS_INSIDE}/${name}`;
-
-export const resultFile = (box: BoxPaths, name: string): string => `${box.results}/${name}`;
-const stoppedName = (run: string): string => `${run}.stopped`;
-export const stoppedFile = (box: BoxPaths, run: string): string => `${box.results}/${stoppedName(run)}`;
-/** Name of the anchor's own record; no step id has a dot. */
-export const ANCHOR_RECORD = 'anchor.end';
-
-const COMMON = ['--quiet', '--no-ask-password'] as const;
-
-/** systemd-run for the anchor. It has no process left once it is active. */
-export const anchorArguments = (facts: UnitFacts): string[] => [
-  ...COMMON,
-  `--unit=${facts.names.anchor}`,
-  `--slice=${facts.names.slice}`,
-  ...flags([
-    'Type=oneshot',
-    'RemainAfterExit=yes',
-    'TimeoutStartSec=30s',
-    'Environment=LC_ALL=C',
-    ...hardening(facts),
-    recorder(ANCHOR_RECORD),
-  ]),
-  '--',
-  '/bin/bash',
-  '-c',
-  protectDollars(ANCHOR_SCRIPT),
-  'bash',
-  String(facts.uid),
-  (facts.workspace ?? '').replaceAll('$', '$$$$'),
-];
-
-/**
- * systemd-run for one step. Its standard streams become the step's; it lives as long as the step. `run` names its
- * files: `<step>.<nonce>`.
- */
-export const stepArguments = (facts: UnitFacts, step: string, startLine: string, run: string): string[] => [
-  ...COMMON,
-  '--pipe',
-  '--wait',
-  `--unit=${facts.names.step(step)}`,
-  `--slice=${facts.names.slice}`,
-  ...flags([
-    'Type=exec',
+/** One step. Descriptors 0, 1 and 2 of the message become its standard streams; `run` names its input. */
+export const stepUnit = (facts: UnitFacts, step: string, run: string): UnitDraft => ({
+  name: facts.names.step(step),
+  properties: [
+    text('Description', `${facts.names.base}: step ${step}`),
+    text('Slice', facts.names.slice),
+    text('Type', 'exec'),
     // Requisite: a step never starts an anchor again that has ended. BindsTo: it ends when the anchor does.
-    `Requisite=${facts.names.anchor}`,
-    `BindsTo=${facts.names.anchor}`,
-    `After=${facts.names.anchor}`,
-    `JoinsNamespaceOf=${facts.names.anchor}`,
-    'TimeoutStartSec=60s',
-    'Environment=LC_ALL=C',
-    ...hardening(facts),
-    stopRecorder(stoppedName(run)),
-    recorder(run),
-  ]),
-  '--',
-  '/bin/bash',
-  '-c',
-  protectDollars(STEP_SCRIPT),
-  'bash',
-  String(facts.uid),
-  startLine,
-  `${BOX_INSIDE}/input/${run}`,
-];
+    words('Requisite', facts.names.anchor),
+    words('BindsTo', facts.names.anchor),
+    words('After', facts.names.anchor),
+    words('JoinsNamespaceOf', facts.names.anchor),
+    large('TimeoutStartUSec', micros(60_000)),
+    ['StandardInputFileDescriptor', variant('h', 0)],
+    ['StandardOutputFileDescriptor', variant('h', 1)],
+    ['StandardErrorFileDescriptor', variant('h', 2)],
+    ...confinement(facts),
+    command('/bin/bash', '-c', STEP_SCRIPT, 'bash', String(facts.uid), `${BOX_INSIDE}/input/${run}`),
+  ],
+});
 
 /**
- * systemd-run for a deadline: a timer that stops the anchor, whether or not a worker, a network or a controller
- * lives. It goes with the anchor. OnActiveSec= runs on the monotonic clock, which a wrong wall clock cannot move.
+ * A deadline: a timer that stops the anchor, whether or not a worker, a network or a controller lives. It goes
+ * with the anchor. OnActiveSec runs on the monotonic clock, which a wrong wall clock cannot move.
  */
-export const deadlineArguments = (names: SandboxNames, slot: 0 | 1, remainingMs: number): string[] => [
-  ...COMMON,
-  `--unit=${names.deadlines[slot].service}`,
-  `--on-active=${seconds(remainingMs)}`,
-  '--timer-property=AccuracySec=100ms',
-  `--timer-property=BindsTo=${names.anchor}`,
-  `--timer-property=After=${names.anchor}`,
-  '--timer-property=CollectMode=inactive-or-failed',
-  ...flags(['Type=oneshot', 'CollectMode=inactive-or-failed']),
-  '--',
-  '/usr/bin/systemctl',
-  'stop',
-  '--no-block',
-  names.anchor,
-];
+export const deadlineUnits = (
+  names: SandboxNames,
+  slot: 0 | 1,
+  remainingMs: number,
+): readonly [timer: UnitDraft, service: UnitDraft] => {
+  const { timer, service } = names.deadlines[slot];
+  return [
+    {
+      name: timer,
+      properties: [
+        text('Description', `${names.base}: the deadline`),
+        ['TimersMonotonic', variant('a(st)', [['OnActiveSec', micros(remainingMs)]])],
+        large('AccuracyUSec', 100_000n),
+        no('RemainAfterElapse'),
+        words('BindsTo', names.anchor),
+        words('After', names.anchor),
+        text('CollectMode', 'inactive-or-failed'),
+      ],
+    },
+    {
+      name: service,
+      properties: [
+        text('Description', `${names.base}: the end of the deadline`),
+        text('Type', 'oneshot'),
+        text('CollectMode', 'inactive-or-failed'),
+        command('/usr/bin/systemctl', 'stop', '--no-block', names.anchor),
+      ],
+    },
+  ];
+};
 
-/** busctl for the slice, which holds what the job may use in sum. */
-export const sliceArguments = (
+/** The slice, which holds what the job may use in sum. */
+export const sliceUnit = (
   names: SandboxNames,
   description: string,
   settings: Settings['sandbox'],
-): string[] => [
-  'call',
-  '--quiet',
-  'org.freedesktop.systemd1',
-  '/org/freedesktop/systemd1',
-  'org.freedesktop.systemd1.Manager',
-  'StartTransientUnit',
-  'ssa(sv)a(sa(sv))',
-  names.slice,
-  'fail',
-  '3',
-  'Description',
-  's',
-  description,
-  'CollectMode',
-  's',
-  'inactive-or-failed',
-  'TasksMax',
-  't',
-  String(settings.tasksMax),
-  '0',
-];
+): UnitDraft => ({
+  name: names.slice,
+  properties: [
+    text('Description', description),
+    text('CollectMode', 'inactive-or-failed'),
+    large('TasksMax', BigInt(settings.tasksMax)),
+  ],
+});

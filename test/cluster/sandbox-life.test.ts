@@ -164,10 +164,7 @@ describe('a sandbox', () => {
     });
     expect((await Promise.all(workers)).flat()).toEqual(Array(200).fill(1));
     expect(await count()).toBe(before);
-    const box = `/run/xce-sandbox/main/box/${spec.lease}`;
-    expect(await n1.must(['ls', '-A', `${box}/result`, `${box}/input`])).toBe(
-      `${box}/input:\n\n${box}/result:\n`,
-    );
+    expect(await n1.must(['ls', '-A', `/run/xce-sandbox/main/box/${spec.lease}/input`])).toBe('');
   });
 
   test('refuses a step id that runs, and that step goes on', async () => {

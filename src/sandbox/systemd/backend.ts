@@ -1,28 +1,28 @@
 import type { Settings } from '../../config/settings.ts';
 import type { SandboxBackend } from '../backend.ts';
+import { type Context, placeOf } from './context.ts';
 import { armDeadlineTimer } from './deadline.ts';
 import { checkHost } from './host.ts';
-import {
-  createSandbox,
-  destroySandbox,
-  isAnchorAlive,
-  placeOf,
-  stopAllSteps,
-  watchAnchorEnd,
-} from './sandbox.ts';
+import { Manager } from './manager.ts';
+import { createSandbox, destroySandbox, isAnchorAlive, stopAllSteps, watchAnchorEnd } from './sandbox.ts';
 import { scanHost } from './scan.ts';
 import { startSandboxStep } from './step.ts';
 
 /** The backend for hosts whose service manager is systemd 252 or newer. Calls for one lease must not overlap,
  * but for steps and watches. */
-export const createSystemdBackend = (settings: Settings): SandboxBackend => ({
-  checkHost: () => checkHost(settings),
-  create: (spec, remainingMs) => createSandbox(settings, spec, remainingMs),
-  armDeadline: (spec, remainingMs) => armDeadlineTimer(placeOf(settings, spec).names, remainingMs),
-  startStep: (spec, invocationId, step) => startSandboxStep(settings, spec, invocationId, step),
-  stopSteps: (spec) => stopAllSteps(settings, spec),
-  destroy: (spec) => destroySandbox(settings, spec),
-  scan: (spec) => scanHost(settings, spec),
-  watchEnd: (spec, invocationId, signal) => watchAnchorEnd(placeOf(settings, spec), invocationId, signal),
-  isAlive: (spec, invocationId) => isAnchorAlive(placeOf(settings, spec).names, invocationId),
-});
+export const createSystemdBackend = (settings: Settings): SandboxBackend => {
+  const manager = new Manager();
+  const context: Context = { settings, manager, unsettled: new Map() };
+  return {
+    checkHost: () => checkHost(context),
+    create: (spec, remainingMs) => createSandbox(context, spec, remainingMs),
+    armDeadline: (spec, remainingMs) => armDeadlineTimer(manager, placeOf(context, spec).names, remainingMs),
+    startStep: (spec, invocationId, step) => startSandboxStep(context, spec, invocationId, step),
+    stopSteps: (spec) => stopAllSteps(context, spec),
+    destroy: (spec) => destroySandbox(context, spec),
+    scan: (spec) => scanHost(context, spec),
+    watchEnd: (spec, invocationId, signal) =>
+      watchAnchorEnd(manager, placeOf(context, spec).names, invocationId, signal),
+    isAlive: (spec, invocationId) => isAnchorAlive(manager, placeOf(context, spec).names, invocationId),
+  };
+};

@@ -1,24 +1,20 @@
 /** What a host must be for the systemd backend; looked at once, when the worker starts. */
 import { XceError } from '../../base/errors.ts';
-import type { Settings } from '../../config/settings.ts';
 import { isUnifiedHierarchy } from '../../os/cgroup.ts';
 import { readFileIfThere, readLink, resolvePath } from '../../os/root-files.ts';
 import { instanceSlice } from '../names.ts';
-import { readSystemdVersion, startUnits } from './manager.ts';
+import type { Context } from './context.ts';
 import { makeRecordHome } from './place.ts';
 
 export const SYSTEMD_VERSION_MIN = 252;
 const NSSWITCH_BYTES_MAX = 64 << 10;
 const PROGRAMS = [
   '/bin/bash',
-  '/bin/sh',
-  '/usr/bin/busctl',
   '/usr/bin/env',
   '/usr/bin/find',
   '/usr/bin/mount',
   '/usr/bin/umount',
   '/usr/bin/systemctl',
-  '/usr/bin/systemd-run',
 ] as const;
 
 const refuse = (message: string, next?: string): XceError =>
@@ -32,11 +28,11 @@ export const asksSystemd = (nsswitch: string, database: 'passwd' | 'group'): boo
   });
 
 /** Throws XceError 'sandbox-refused' or 'systemd' with what is missing. Starts the instance's empty slice. */
-export const checkHost = async (settings: Settings): Promise<void> => {
+export const checkHost = async ({ settings, manager }: Context): Promise<void> => {
   const missing = PROGRAMS.find((program) => resolvePath(program) === undefined);
   if (missing !== undefined) throw refuse(`${missing} is not installed`);
   if (!isUnifiedHierarchy()) throw refuse('control groups of version 2 are not mounted at /sys/fs/cgroup');
-  const version = await readSystemdVersion();
+  const version = await manager.readVersion();
   if (version < SYSTEMD_VERSION_MIN) {
     throw refuse(`systemd ${version} is older than ${SYSTEMD_VERSION_MIN}`);
   }
@@ -54,5 +50,5 @@ export const checkHost = async (settings: Settings): Promise<void> => {
     throw refuse('the worker has a mount namespace of its own', 'remove Protect* and Private* from its unit');
   }
   makeRecordHome();
-  await startUnits([instanceSlice(settings.cluster.instance)]);
+  await manager.start(instanceSlice(settings.cluster.instance));
 };

@@ -42,7 +42,6 @@ export const makeBox = (runDirectory: string, box: BoxPaths): void => {
   makeDirectory(runDirectory, { ...ROOT, mode: 0o711 });
   makeDirectory(join(runDirectory, 'box'), { ...ROOT, mode: 0o711 });
   makeDirectory(box.box, { ...ROOT, mode: 0o711 });
-  makeDirectory(box.results, { ...ROOT, mode: 0o700 });
   makeDirectory(box.inputs, { ...ROOT, mode: 0o711 });
   makeDirectory(box.homeMount, { ...ROOT, mode: 0o700 });
   makeDirectory(box.scratch, { ...ROOT, mode: 0o700 });
@@ -91,11 +90,8 @@ export const removeBox = async (box: BoxPaths): Promise<void> => {
   }
   // Below a mount that stayed lie files of the job: nothing there is touched, and scan names the mount.
   if (mountsBelow(box.box).length > 0) return;
-  for (const directory of [box.inputs, box.results]) {
-    for (const name of listNames(directory)) removeFile(join(directory, name));
-  }
-  for (const directory of [box.inputs, box.results, box.homeMount, box.scratch, box.shm])
-    removeDirectory(directory);
+  for (const name of listNames(box.inputs)) removeFile(join(box.inputs, name));
+  for (const directory of [box.inputs, box.homeMount, box.scratch, box.shm]) removeDirectory(directory);
   for (const name of listNames(box.box)) removeFile(join(box.box, name));
   removeDirectory(box.box);
 };

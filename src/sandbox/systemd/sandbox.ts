@@ -2,53 +2,30 @@
  * The life of one sandbox on its node:
  *
  *   nothing -> box + marker(no id) -> mounts, record, workspace -> slice, anchor, deadline -> marker(id) = ready
- *   ready   -> anchor stopped (deadline, operator, destroy) -> its last hook writes `result/anchor.end`
+ *   ready   -> anchor stopped (deadline, operator, destroy)
  *   any     -> destroy: slice stopped, cgroup empty, mounts, record, box gone
  *
  * A box without id is one of ours whose making was cut short; a unit of our name without box is a stranger's.
  */
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { XceError } from '../../base/errors.ts';
 import { escapeText } from '../../base/escape.ts';
 import type { Uid } from '../../base/ids.ts';
-import type { Settings } from '../../config/settings.ts';
 import { isCgroupPopulated } from '../../os/cgroup.ts';
 import { mountOf } from '../../os/mounts.ts';
-import {
-  kindOf,
-  listDevices,
-  listNames,
-  readFileIfThere,
-  removeFile,
-  resolvePath,
-} from '../../os/root-files.ts';
+import { kindOf, listDevices, listNames, removeFile, resolvePath } from '../../os/root-files.ts';
 import { closeDirectory, openRooted } from '../../os/rooted.ts';
-import { waitUntil } from '../../os/watch.ts';
 import type { Mount } from '../../rpc/message.ts';
 import type { CreatedSandbox, SandboxSpec } from '../backend.ts';
-import { type BoxPaths, boxPaths } from '../box.ts';
-import { type SandboxKey, type SandboxNames, sandboxNames } from '../names.ts';
-import {
-  ANCHOR_RECORD,
-  anchorArguments,
-  EXIT_DROP,
-  EXIT_WORKSPACE,
-  resultFile,
-  sliceArguments,
-  type UnitFacts,
-} from '../properties.ts';
-import { describeResult, parseUnitRecord, RECORD_BYTES_MAX } from '../step-result.ts';
+import type { BoxPaths } from '../box.ts';
+import type { SandboxKey, SandboxNames } from '../names.ts';
+import { anchorUnit, EXIT_DROP, EXIT_WORKSPACE, sliceUnit, type UnitFacts } from '../properties.ts';
+import { describeEnd, type ServiceEnd } from '../step-result.ts';
 import { killCgroup } from './cgroup.ts';
+import { type Context, type Place, placeOf } from './context.ts';
 import { armDeadlineTimer } from './deadline.ts';
-import {
-  callBus,
-  listUnits,
-  reloadManager,
-  resetFailed,
-  showUnit,
-  startTransient,
-  stopUnits,
-} from './manager.ts';
+import type { Manager } from './manager.ts';
 import { digestOf, type Marker, readMarker, writeMarker } from './marker.ts';
 import {
   boxExists,
@@ -64,29 +41,28 @@ import {
 
 /** Beside the grace of the units, for systemd itself. */
 const STOP_MARGIN_MS = 20_000;
+/** Between two tries to reach a system bus that is gone. */
+const RECONNECT_MS = 2_000;
 const TRANSIENT_DIRECTORY = '/run/systemd/transient';
 
 export type SandboxIdentity = SandboxKey & { readonly uid: Uid };
 
-/** What is needed to address a sandbox. */
-export type Place = { readonly names: SandboxNames; readonly box: BoxPaths };
-
-export const placeOf = (settings: Settings, key: SandboxKey): Place => ({
-  names: sandboxNames(key),
-  box: boxPaths(settings.worker.runDirectory, key.lease),
-});
+/** How long a stop may take before it is given up. */
+export const stopTimeoutMs = (context: Context): number =>
+  context.settings.sandbox.stopTimeoutMs + STOP_MARGIN_MS;
 
 /** Everything the unit properties say, looked up on this host. */
-export const unitFacts = (settings: Settings, spec: SandboxSpec, workspace: string | null): UnitFacts => {
+export const unitFacts = (context: Context, spec: SandboxSpec, workspace: string | null): UnitFacts => {
   const resolver = resolvePath('/etc/resolv.conf');
+  const { sandbox } = context.settings;
   return {
     uid: spec.uid,
-    ...placeOf(settings, spec),
+    ...placeOf(context, spec),
     workspace,
     writablePaths: spec.writablePaths,
-    devices: settings.sandbox.devices.flatMap(listDevices),
+    devices: sandbox.devices.flatMap(listDevices),
     resolverFiles: resolver?.startsWith('/run/') === true ? [resolver] : [],
-    settings: settings.sandbox,
+    settings: sandbox,
   };
 };
 
@@ -100,16 +76,21 @@ const mountFacts = (path: string): Mount => {
   }
 };
 
+const listMounts = (spec: SandboxSpec): readonly Mount[] =>
+  [...(spec.workspaceRoot === null ? [] : [spec.workspaceRoot]), ...spec.writablePaths].map(mountFacts);
+
 /** Files of units that systemd no longer has in memory, in the directory of transient units. */
 export const listTransientFiles = (prefix: string): readonly string[] =>
   listNames(TRANSIENT_DIRECTORY).filter((name) => name.startsWith(prefix));
 
 /** Removes remains of units that are not running: failures, and files without a unit. */
-const forgetUnits = async (names: SandboxNames): Promise<void> => {
-  await resetFailed(names.unitPattern);
+const forgetUnits = async (manager: Manager, names: SandboxNames): Promise<void> => {
+  const units = await manager.listUnits(names.unitPattern);
+  const failed = units.filter((unit) => unit.active === 'failed');
+  await Promise.all(failed.map((unit) => manager.resetFailed(unit.name)));
   const files = listTransientFiles(names.unitPrefix);
   if (files.length === 0) return;
-  const loaded = new Set((await listUnits(names.unitPattern)).map((unit) => unit.name));
+  const loaded = new Set((await manager.listUnits(names.unitPattern)).map((unit) => unit.name));
   const left = files.filter((file) => !loaded.has(file.replace(/\.d$/, '')));
   if (left.length === 0) return;
   for (const file of left) {
@@ -118,14 +99,14 @@ const forgetUnits = async (names: SandboxNames): Promise<void> => {
       for (const name of listNames(path)) removeFile(join(path, name));
     } else removeFile(path);
   }
-  await reloadManager();
+  await manager.reload();
 };
 
 const isRunning = (active: string): boolean => active !== 'inactive' && active !== 'failed';
 
 /** Refuses when a unit of our names runs that this worker has not made. */
-const refuseForeignUnits = async (names: SandboxNames): Promise<void> => {
-  const foreign = (await listUnits(names.unitPattern)).find((unit) => isRunning(unit.active));
+const refuseForeignUnits = async (manager: Manager, names: SandboxNames): Promise<void> => {
+  const foreign = (await manager.listUnits(names.unitPattern)).find((unit) => isRunning(unit.active));
   if (foreign !== undefined) {
     throw new XceError('sandbox-exists', `unit ${foreign.name} is ${foreign.active} and not ours`, {
       at: foreign.name,
@@ -133,80 +114,85 @@ const refuseForeignUnits = async (names: SandboxNames): Promise<void> => {
   }
 };
 
-/** Why the anchor did not come up, from its own last words if there are any. */
-const explainAnchor = (box: BoxPaths, error: XceError): XceError => {
-  const bytes = readFileIfThere(resultFile(box, ANCHOR_RECORD), RECORD_BYTES_MAX);
-  const record = bytes === undefined ? undefined : parseUnitRecord(bytes, false);
-  if (record === undefined) return error;
-  const { result } = record;
-  if (result.code === 'exited' && result.status === EXIT_WORKSPACE) {
+/** Why the anchor did not come up. */
+const explainAnchor = (end: ServiceEnd): XceError => {
+  if (end.code === 1 && end.status === EXIT_WORKSPACE) {
     return new XceError('sandbox-refused', 'the execution uid cannot reach or write the workspace');
   }
-  if (result.code === 'exited' && result.status === EXIT_DROP) {
+  if (end.code === 1 && end.status === EXIT_DROP) {
     return new XceError('sandbox-refused', 'the drop of privileges is not what it should be');
   }
-  return new XceError('systemd', `the sandbox could not be set up: ${describeResult(result)}`, {
-    cause: error,
-  });
+  return new XceError('systemd', `the sandbox could not be set up: ${describeEnd(end)}`);
 };
 
-const checkAnchor = async (spec: SandboxSpec, names: SandboxNames): Promise<string> => {
-  const anchor = await showUnit(names.anchor);
-  if (anchor.loadState !== 'loaded' || anchor.activeState !== 'active') {
+/** What systemd really made of the anchor; its invocation id. */
+const checkAnchor = async (manager: Manager, spec: SandboxSpec, anchor: string): Promise<string> => {
+  const [state, identity] = await Promise.all([manager.readUnit(anchor), manager.readIdentity(anchor)]);
+  if (state.loadState !== 'loaded' || state.activeState !== 'active') {
+    throw new XceError('systemd', `${anchor} is ${state.loadState}, ${state.activeState} after its start`);
+  }
+  if (identity.uid !== spec.uid || identity.gid !== spec.uid) {
     throw new XceError(
       'systemd',
-      `${names.anchor} is ${anchor.loadState}, ${anchor.activeState} after its start`,
+      `${anchor} has uid ${identity.uid} and gid ${identity.gid}, not ${spec.uid}`,
     );
   }
-  if (anchor.uid !== spec.uid || anchor.gid !== spec.uid) {
-    throw new XceError(
-      'systemd',
-      `${names.anchor} has uid ${anchor.uid} and gid ${anchor.gid}, not ${spec.uid}`,
-    );
+  if (!/^[0-9a-f]{32}$/.test(state.invocationId))
+    throw new XceError('systemd', `${anchor} has no invocation id`);
+  return state.invocationId;
+};
+
+const startAnchor = async (
+  context: Context,
+  spec: SandboxSpec,
+  workspace: string | null,
+  remainingMs: number,
+): Promise<string> => {
+  const { manager, settings } = context;
+  const { names } = placeOf(context, spec);
+  const description = `xce-sandbox ${spec.instance}: job ${escapeText(spec.job)}, attempt ${spec.attempt}`;
+  await manager.startSlice(sliceUnit(names, description, settings.sandbox));
+  const anchor = await manager.startTransient(anchorUnit(unitFacts(context, spec, workspace)));
+  try {
+    if (!anchor.hasStarted) throw explainAnchor(await manager.readEnd(names.anchor));
+    const [invocationId] = await Promise.all([
+      checkAnchor(manager, spec, names.anchor),
+      armDeadlineTimer(manager, names, remainingMs),
+    ]);
+    return invocationId;
+  } finally {
+    anchor.watch.close();
+    await manager.release(names.anchor);
   }
-  if (!/^[0-9a-f]{32}$/.test(anchor.invocationId)) {
-    throw new XceError('systemd', `${names.anchor} has no invocation id`);
-  }
-  return anchor.invocationId;
 };
 
 const build = async (
-  settings: Settings,
+  context: Context,
   spec: SandboxSpec,
   remainingMs: number,
-  place: Place,
+  { names, box }: Place,
 ): Promise<CreatedSandbox> => {
-  const { names, box } = place;
+  const { settings, manager } = context;
   const digest = digestOf(spec);
   makeBox(settings.worker.runDirectory, box);
   writeMarker(box, { digest, invocationId: null });
   writeUserRecord(spec);
   const workspace = makeWorkspace(spec);
-  await mountBox(box, spec, settings.sandbox);
-  await forgetUnits(names);
-  const description = `xce-sandbox ${spec.instance}: job ${escapeText(spec.job)}, attempt ${spec.attempt}`;
-  await callBus(sliceArguments(names, description, settings.sandbox));
-  try {
-    await startTransient(anchorArguments(unitFacts(settings, spec, workspace)));
-  } catch (error) {
-    throw error instanceof XceError ? explainAnchor(box, error) : error;
-  }
-  const [invocationId] = await Promise.all([checkAnchor(spec, names), armDeadlineTimer(names, remainingMs)]);
+  await Promise.all([mountBox(box, spec, settings.sandbox), forgetUnits(manager, names)]);
+  const invocationId = await startAnchor(context, spec, workspace, remainingMs);
   writeMarker(box, { digest, invocationId });
   return { unit: names.anchor, invocationId, created: true, workspace, mounts: listMounts(spec) };
 };
 
-const listMounts = (spec: SandboxSpec): readonly Mount[] =>
-  [...(spec.workspaceRoot === null ? [] : [spec.workspaceRoot]), ...spec.writablePaths].map(mountFacts);
-
 /** The sandbox that is there, if it is ours and alive. Throws 'sandbox-exists' for one with other terms. */
 const findEqual = async (
+  manager: Manager,
   spec: SandboxSpec,
   place: Place,
   marker: Marker | undefined,
 ): Promise<string | undefined> => {
   if (marker === undefined || marker.invocationId === null) return undefined;
-  if (!(await isAnchorAlive(place.names, marker.invocationId))) return undefined;
+  if (!(await isAnchorAlive(manager, place.names, marker.invocationId))) return undefined;
   if (marker.digest !== digestOf(spec)) {
     throw new XceError('sandbox-exists', `lease ${spec.lease} has a sandbox with other terms on this node`);
   }
@@ -214,28 +200,29 @@ const findEqual = async (
 };
 
 export const createSandbox = async (
-  settings: Settings,
+  context: Context,
   spec: SandboxSpec,
   remainingMs: number,
 ): Promise<CreatedSandbox> => {
-  const place = placeOf(settings, spec);
+  const { manager } = context;
+  const place = placeOf(context, spec);
   if (spec.workspaceRoot !== null) checkVisible(spec.workspaceRoot);
   for (const path of spec.writablePaths) checkWritablePath(path);
   if (boxExists(place.box)) {
-    const invocationId = await findEqual(spec, place, readMarker(place.box));
+    const invocationId = await findEqual(manager, spec, place, readMarker(place.box));
     if (invocationId !== undefined) {
       const workspace = makeWorkspace(spec);
-      await armDeadlineTimer(place.names, remainingMs);
+      await armDeadlineTimer(manager, place.names, remainingMs);
       return { unit: place.names.anchor, invocationId, created: false, workspace, mounts: listMounts(spec) };
     }
-    await destroySandbox(settings, spec);
+    await destroySandbox(context, spec);
   }
-  await refuseForeignUnits(place.names);
+  await refuseForeignUnits(manager, place.names);
   try {
-    return await build(settings, spec, remainingMs, place);
+    return await build(context, spec, remainingMs, place);
   } catch (error) {
     try {
-      await destroySandbox(settings, spec);
+      await destroySandbox(context, spec);
     } catch (second) {
       // The first failure is the one to report; what stayed is for scan to name.
       const code = error instanceof XceError ? error.code : 'systemd';
@@ -249,76 +236,85 @@ export const createSandbox = async (
 const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 /** Whether the anchor of that invocation is active now. */
-export const isAnchorAlive = async (names: SandboxNames, invocationId: string): Promise<boolean> => {
-  const anchor = await showUnit(names.anchor);
+export const isAnchorAlive = async (
+  manager: Manager,
+  names: SandboxNames,
+  invocationId: string,
+): Promise<boolean> => {
+  const anchor = await manager.readUnit(names.anchor);
   return anchor.activeState === 'active' && anchor.invocationId === invocationId;
 };
 
-/** Whether the box still belongs to that invocation and its anchor has not said its last words. No child. */
-export const isBoxAlive = (box: BoxPaths, invocationId: string): boolean =>
-  readMarker(box)?.invocationId === invocationId && kindOf(resultFile(box, ANCHOR_RECORD)) === 'none';
+/** Whether the box says that its anchor is the one of that invocation. */
+export const isBoxOf = (box: BoxPaths, invocationId: string): boolean =>
+  readMarker(box)?.invocationId === invocationId;
 
 /**
- * Resolves when the anchor of that invocation is no longer active, or the signal aborts. Sleeps in inotify on
- * the directory where the anchor's last hook writes; nothing runs while nothing happens.
+ * Resolves when the anchor of that invocation is no longer active, or the signal aborts. Sleeps until systemd
+ * says that the unit has changed; while the system bus is gone it tries again now and then.
  */
 export const watchAnchorEnd = async (
-  place: Place,
+  manager: Manager,
+  names: SandboxNames,
   invocationId: string,
   signal: AbortSignal,
 ): Promise<void> => {
-  if (signal.aborted || !isBoxAlive(place.box, invocationId)) return;
-  const local = new AbortController();
-  const ended = waitUntil(place.box.results, () => !isBoxAlive(place.box, invocationId), {
-    signal: AbortSignal.any([signal, local.signal]),
-  });
-  // systemd's word once the watch stands: it also covers a last hook that could not run.
-  const alive = isAnchorAlive(place.names, invocationId).then((yes) => {
-    if (!yes) local.abort();
-  });
-  try {
-    await Promise.all([ended, alive]);
-  } finally {
-    local.abort();
+  while (!signal.aborted) {
+    try {
+      const watch = await manager.watch(names.anchor);
+      try {
+        while (!signal.aborted) {
+          if (!(await isAnchorAlive(manager, names, invocationId))) return;
+          await watch.next(signal);
+        }
+      } finally {
+        watch.close();
+      }
+    } catch (error) {
+      if (!(error instanceof XceError)) throw error;
+      // Nothing is known without the bus. An abort ends this sleep as well.
+      await sleep(RECONNECT_MS, undefined, { signal }).catch(() => undefined);
+    }
   }
 };
 
-const endUnits = async (settings: Settings, place: Place): Promise<void> => {
-  const { names } = place;
-  const units = (await listUnits(names.unitPattern)).filter((unit) => unit.load === 'loaded');
-  if (units.length > 0) {
-    // The slice with everything in it first: a deadline that is still armed does no harm.
-    const isDeadline = (name: string): boolean =>
-      names.deadlines.some((slot) => name === slot.timer || name === slot.service);
-    const inside = units.map((unit) => unit.name).filter((name) => !isDeadline(name));
-    const timers = units.map((unit) => unit.name).filter(isDeadline);
-    await stopUnits(inside, settings.sandbox.stopTimeoutMs + STOP_MARGIN_MS);
-    await stopUnits(timers, STOP_MARGIN_MS);
-  }
-  if (isCgroupPopulated(names.cgroup)) await killCgroup(names.cgroup);
-  await forgetUnits(names);
+const endUnits = async (context: Context, { names }: Place): Promise<void> => {
+  const { manager } = context;
+  const units = (await manager.listUnits(names.unitPattern)).filter((unit) => isRunning(unit.active));
+  // The slice with everything in it first: a deadline that is still armed does no harm.
+  const isDeadline = (name: string): boolean =>
+    names.deadlines.some((slot) => name === slot.timer || name === slot.service);
+  const inside = units.map((unit) => unit.name).filter((name) => !isDeadline(name));
+  const timers = units.map((unit) => unit.name).filter(isDeadline);
+  await manager.stop(inside, stopTimeoutMs(context));
+  await manager.stop(timers, STOP_MARGIN_MS);
 };
 
 /**
  * Ends everything of the sandbox and removes what it had on this node. Idempotent. Without a box it only removes
  * the user record: nothing else here was made by us. What stays is for scan to name.
  */
-export const destroySandbox = async (settings: Settings, spec: SandboxIdentity): Promise<void> => {
-  const place = placeOf(settings, spec);
+export const destroySandbox = async (context: Context, spec: SandboxIdentity): Promise<void> => {
+  const place = placeOf(context, spec);
   if (boxExists(place.box)) {
-    await endUnits(settings, place);
+    await endUnits(context, place);
+    if (isCgroupPopulated(place.names.cgroup)) await killCgroup(place.names.cgroup);
     // Processes that outlived systemd's kill hold the mounts and the name: they are left for scan.
     if (isCgroupPopulated(place.names.cgroup)) return;
+    // Steps of this process let go of their units when they have read how they ended.
+    await Promise.allSettled(context.unsettled.get(spec.lease) ?? []);
+    await forgetUnits(context.manager, place.names);
   }
   removeUserRecord(spec);
   await removeBox(place.box);
 };
 
 /** Ends every step of a sandbox that lives on, also steps that an earlier worker has started. */
-export const stopAllSteps = async (settings: Settings, spec: SandboxKey): Promise<void> => {
-  const { names } = placeOf(settings, spec);
-  const steps = (await listUnits(names.unitPattern))
+export const stopAllSteps = async (context: Context, spec: SandboxKey): Promise<void> => {
+  const { names } = placeOf(context, spec);
+  const steps = (await context.manager.listUnits(names.unitPattern))
     .map((unit) => unit.name)
     .filter((name) => name.startsWith(`${names.base}.step.`));
-  await stopUnits(steps, settings.sandbox.stopTimeoutMs + STOP_MARGIN_MS);
+  await context.manager.stop(steps, stopTimeoutMs(context));
+  await Promise.allSettled(context.unsettled.get(spec.lease) ?? []);
 };

@@ -4,7 +4,6 @@
  */
 import { escapeBytes, escapeText } from '../../base/escape.ts';
 import type { Uid } from '../../base/ids.ts';
-import type { Settings } from '../../config/settings.ts';
 import { isCgroupPopulated } from '../../os/cgroup.ts';
 import { hasMessageQueues, listMessageQueues, readSysvTable } from '../../os/ipc.ts';
 import { readMountTable } from '../../os/mounts.ts';
@@ -12,9 +11,9 @@ import { listProcessIds, readProcessCommand, readProcessStatus } from '../../os/
 import { runChild } from '../../os/spawn.ts';
 import type { Finding } from '../backend.ts';
 import { describeStatus, findSysvObjects, processHasId } from '../traces.ts';
-import { listUnits } from './manager.ts';
+import { type Context, placeOf } from './context.ts';
 import { boxExists, listUserRecords, mountsBelow } from './place.ts';
-import { listTransientFiles, placeOf, type SandboxIdentity } from './sandbox.ts';
+import { listTransientFiles, type SandboxIdentity } from './sandbox.ts';
 
 /** Enough to see what is wrong; a certificate needs none. */
 const FINDINGS_PER_KIND_MAX = 20;
@@ -106,8 +105,8 @@ const capped = (findings: readonly Finding[]): readonly Finding[] => {
   ];
 };
 
-export const scanHost = async (settings: Settings, spec: SandboxIdentity): Promise<readonly Finding[]> => {
-  const { names, box } = placeOf(settings, spec);
+export const scanHost = async (context: Context, spec: SandboxIdentity): Promise<readonly Finding[]> => {
+  const { names, box } = placeOf(context, spec);
   const looks: readonly (readonly [string, () => readonly Finding[] | Promise<readonly Finding[]>])[] = [
     ['processes', () => findProcesses(spec.uid)],
     [
@@ -118,7 +117,7 @@ export const scanHost = async (settings: Settings, spec: SandboxIdentity): Promi
     [
       'units',
       async () =>
-        (await listUnits(names.unitPattern)).map((unit) => ({
+        (await context.manager.listUnits(names.unitPattern)).map((unit) => ({
           kind: 'unit',
           detail: `${escapeText(unit.name)} is ${unit.active}`,
         })),

@@ -1,14 +1,15 @@
-import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { Attempt, InstanceName, JobId, LeaseNumber, Uid } from '../../../src/base/ids.ts';
+import type { DbusValue } from '../../../src/os/dbus-wire.ts';
+import { encodeCall } from '../../../src/os/dbus-wire.ts';
 import { boxPaths } from '../../../src/sandbox/box.ts';
 import { sandboxNames } from '../../../src/sandbox/names.ts';
 import {
-  anchorArguments,
-  deadlineArguments,
-  quoteWord,
-  sliceArguments,
-  stepArguments,
+  anchorUnit,
+  deadlineUnits,
+  sliceUnit,
+  stepUnit,
+  type UnitDraft,
   type UnitFacts,
 } from '../../../src/sandbox/properties.ts';
 
@@ -39,191 +40,197 @@ const facts: UnitFacts = {
     passEnvironment: [],
   },
 };
-const properties = (argv: readonly string[]): string[] =>
-  argv.filter((one) => one.startsWith('--property=')).map((one) => one.slice('--property='.length));
-const commandOf = (argv: readonly string[]): string[] => argv.slice(argv.indexOf('--') + 1);
-/** What systemd makes of an argument: `$$` is `$`, `$NAME` and `${NAME}` vanish here. */
-const asExpanded = (text: string): string => {
-  let result = '';
-  for (let at = 0; at < text.length; at += 1) {
-    if (text[at] !== '$') result += text[at];
-    else if (text[at + 1] === '$') {
-      result += '$';
-      at += 1;
-    } else throw new Error(`systemd would expand ${text.slice(at, at + 10)}`);
-  }
-  return result;
+const ANCHOR = 'xce-main-7.42.0.anchor.service';
+const BOX = '/run/xce-sandbox/main/box/7';
+
+const plain = (value: DbusValue): unknown => {
+  if (typeof value === 'bigint') return Number(value);
+  return Array.isArray(value) ? (value as readonly DbusValue[]).map(plain) : value;
+};
+/** `name:type` and the bare value. */
+const listed = (draft: UnitDraft): [string, unknown][] =>
+  draft.properties.map(([name, { signature, value }]) => [`${name}:${signature}`, plain(value)]);
+const valueIn = (draft: UnitDraft, key: string): unknown => listed(draft).find(([name]) => name === key)?.[1];
+const argvOf = (draft: UnitDraft): string[] => {
+  const [[, argv]] = valueIn(draft, 'ExecStartEx:a(sasas)') as [[string, string[], string[]]];
+  return argv;
 };
 
+const CONFINEMENT: [string, unknown][] = [
+  ['User:s', '70001'],
+  ['Group:s', '70001'],
+  ['NoNewPrivileges:b', true],
+  ['CapabilityBoundingSet:t', 0],
+  ['AmbientCapabilities:t', 0],
+  ['RestrictSUIDSGID:b', true],
+  ['KeyringMode:s', 'private'],
+  ['LockPersonality:b', true],
+  ['RestrictNamespaces:t', 0],
+  ['RestrictRealtime:b', true],
+  ['RestrictAddressFamilies:(bas)', [true, ['AF_UNIX', 'AF_INET', 'AF_INET6', 'AF_NETLINK']]],
+  ['SystemCallArchitectures:as', ['native']],
+  ['SystemCallErrorNumber:i', 1],
+  ['SystemCallFilter:(bas)', [true, ['@system-service']]],
+  ['SystemCallFilter:(bas)', [false, ['@keyring', 'io_uring_setup', 'io_uring_enter', 'io_uring_register']]],
+  ['ProtectSystem:s', 'strict'],
+  ['ProtectHome:s', 'yes'],
+  ['ProtectProc:s', 'invisible'],
+  ['ProtectKernelTunables:b', true],
+  ['ProtectKernelModules:b', true],
+  ['ProtectKernelLogs:b', true],
+  ['ProtectControlGroups:b', true],
+  ['ProtectClock:b', true],
+  ['ProtectHostname:b', true],
+  ['PrivateDevices:b', true],
+  ['PrivateIPC:b', true],
+  ['RemoveIPC:b', true],
+  ['TemporaryFileSystem:a(ss)', [['/run', 'ro,mode=0755']]],
+  [
+    'BindReadOnlyPaths:a(ssbt)',
+    [
+      ['/run/userdb', '/run/userdb', false, 16_384],
+      [BOX, '/run/xce', false, 0],
+    ],
+  ],
+  [
+    'BindPaths:a(ssbt)',
+    [
+      [`${BOX}/scratch/home`, '/run/xce/home', false, 16_384],
+      [`${BOX}/scratch/tmp`, '/tmp', false, 16_384],
+      [`${BOX}/scratch/var-tmp`, '/var/tmp', false, 16_384],
+      [`${BOX}/shm`, '/dev/shm', false, 16_384],
+    ],
+  ],
+  ['ReadWritePaths:as', ['/scratch/xce/main/42.0']],
+  ['DeviceAllow:a(ss)', []],
+  ['LimitNPROC:t', 4096],
+  ['LimitMEMLOCK:t', 2 ** 64],
+  ['LimitCORE:t', 0],
+  ['UMask:u', 0o077],
+  ['IgnoreSIGPIPE:b', false],
+  ['TimeoutStopUSec:t', 5_000_000],
+  ['SendSIGKILL:b', true],
+  ['KillMode:s', 'control-group'],
+  ['CollectMode:s', 'inactive-or-failed'],
+  ['Environment:as', ['LC_ALL=C']],
+];
+
 describe('the properties of a step', () => {
-  const argv = stepArguments(facts, 'a1', 'begin', 'a1.0123');
+  const step = stepUnit(facts, 'a1', 'a1.0123');
 
   test('are all of this list', () => {
-    expect(properties(argv)).toEqual([
-      'Type=exec',
-      'Requisite=xce-main-7.42.0.anchor.service',
-      'BindsTo=xce-main-7.42.0.anchor.service',
-      'After=xce-main-7.42.0.anchor.service',
-      'JoinsNamespaceOf=xce-main-7.42.0.anchor.service',
-      'TimeoutStartSec=60s',
-      'Environment=LC_ALL=C',
-      'User=70001',
-      'Group=70001',
-      'NoNewPrivileges=yes',
-      'CapabilityBoundingSet=',
-      'AmbientCapabilities=',
-      'RestrictSUIDSGID=yes',
-      'KeyringMode=private',
-      'LockPersonality=yes',
-      'RestrictNamespaces=yes',
-      'RestrictRealtime=yes',
-      'RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK',
-      'SystemCallArchitectures=native',
-      'SystemCallErrorNumber=EPERM',
-      'SystemCallFilter=@system-service',
-      'SystemCallFilter=~@keyring io_uring_setup io_uring_enter io_uring_register',
-      'ProtectSystem=strict',
-      'ProtectHome=yes',
-      'ProtectProc=invisible',
-      'ProtectKernelTunables=yes',
-      'ProtectKernelModules=yes',
-      'ProtectKernelLogs=yes',
-      'ProtectControlGroups=yes',
-      'ProtectClock=yes',
-      'ProtectHostname=yes',
-      'PrivateDevices=yes',
-      'PrivateIPC=yes',
-      'RemoveIPC=yes',
-      'TemporaryFileSystem=/run:ro,mode=0755',
-      'BindReadOnlyPaths=/run/userdb',
-      'BindReadOnlyPaths="/run/xce-sandbox/main/box/7":/run/xce:norbind',
-      'BindPaths="/run/xce-sandbox/main/box/7/result":/run/xce/result',
-      'BindPaths="/run/xce-sandbox/main/box/7/scratch/home":/run/xce/home',
-      'BindPaths="/run/xce-sandbox/main/box/7/scratch/tmp":/tmp',
-      'BindPaths="/run/xce-sandbox/main/box/7/scratch/var-tmp":/var/tmp',
-      'BindPaths="/run/xce-sandbox/main/box/7/shm":/dev/shm',
-      'ReadWritePaths="/scratch/xce/main/42.0"',
-      'LimitNPROC=4096',
-      'LimitMEMLOCK=infinity',
-      'LimitCORE=0',
-      'UMask=0077',
-      'IgnoreSIGPIPE=no',
-      'TimeoutStopSec=5000ms',
-      'SendSIGKILL=yes',
-      'KillMode=control-group',
-      'CollectMode=inactive-or-failed',
-      expect.stringMatching(/^ExecStop=\+:\/bin\/sh -c '.*' sh \/run\/xce\/result\/a1\.0123\.stopped$/),
-      expect.stringMatching(/^ExecStopPost=\+:\/bin\/sh -c '.*' sh \/run\/xce\/result\/a1\.0123$/),
+    expect(step.name).toBe('xce-main-7.42.0.step.a1.service');
+    expect(listed(step)).toEqual([
+      ['Description:s', 'xce-main-7.42.0: step a1'],
+      ['Slice:s', 'xce-main-7.42.0.slice'],
+      ['Type:s', 'exec'],
+      ['Requisite:as', [ANCHOR]],
+      ['BindsTo:as', [ANCHOR]],
+      ['After:as', [ANCHOR]],
+      ['JoinsNamespaceOf:as', [ANCHOR]],
+      ['TimeoutStartUSec:t', 60_000_000],
+      ['StandardInputFileDescriptor:h', 0],
+      ['StandardOutputFileDescriptor:h', 1],
+      ['StandardErrorFileDescriptor:h', 2],
+      ...CONFINEMENT,
+      ['ExecStartEx:a(sasas)', [['/bin/bash', argvOf(step), ['no-env-expand']]]],
     ]);
   });
 
-  test('set no variable but the locale, because the hooks of the unit run as root with the same ones', () => {
-    expect(
-      properties(argv).filter((one) => /^(Environment|PassEnvironment|EnvironmentFile)/.test(one)),
-    ).toEqual(['Environment=LC_ALL=C']);
+  test('carry no word that a job chose, and run nothing as root', () => {
+    expect(argvOf(step).slice(3)).toEqual(['bash', '70001', '/run/xce/input/a1.0123']);
+    expect(argvOf(step)[2]).toContain('exec /usr/bin/env "${a[@]}"');
+    expect(listed(step).filter(([name]) => name.startsWith('Exec'))).toHaveLength(1);
   });
 
-  test('carry no word that a job chose', () => {
-    expect(commandOf(argv).slice(3)).toEqual(['bash', '70001', 'begin', '/run/xce/input/a1.0123']);
-  });
-
-  test('leave nothing in the command that systemd would expand', () => {
-    for (const word of commandOf(argv)) asExpanded(word);
-    expect(asExpanded(commandOf(argv)[2] ?? '')).toContain('exec /usr/bin/env "${a[@]}"');
-    const odd = { ...facts, workspace: '/scratch/$HOME/${x}$$' };
-    expect(commandOf(anchorArguments(odd)).map(asExpanded).at(-1)).toBe('/scratch/$HOME/${x}$$');
-  });
-
-  test('name groups, devices, resolver files and writable paths as they are configured', () => {
-    const more = properties(
-      stepArguments(
-        {
-          ...facts,
-          workspace: null,
-          writablePaths: ['/scratch/a b:"c"\\'],
-          devices: ['/dev/infiniband/uverbs0'],
-          resolverFiles: ['/run/systemd/resolve/stub-resolv.conf'],
-          settings: { ...facts.settings, groups: ['rdma', 'video'] },
-        },
-        'a',
-        'x',
-        'a.1',
-      ),
+  test('name groups, devices, resolver files and writable paths as they are', () => {
+    const odd = '/scratch/a b:"c"\\$x%n';
+    const more = stepUnit(
+      {
+        ...facts,
+        workspace: null,
+        writablePaths: [odd],
+        devices: ['/dev/infiniband/uverbs0'],
+        resolverFiles: ['/run/systemd/resolve/stub-resolv.conf'],
+        settings: { ...facts.settings, groups: ['rdma', 'video'], memlock: '67108864' },
+      },
+      'a',
+      'a.1',
     );
-    expect(more).toContain('SupplementaryGroups=rdma video');
-    expect(more).toContain('DeviceAllow="/dev/infiniband/uverbs0" rw');
-    expect(more).toContain('BindPaths="/dev/infiniband/uverbs0"');
-    expect(more).toContain('BindReadOnlyPaths="/run/systemd/resolve/stub-resolv.conf"');
-    expect(more.filter((one) => one.startsWith('ReadWritePaths='))).toEqual([
-      'ReadWritePaths="/scratch/a b:\\"c\\"\\\\"',
+    expect(valueIn(more, 'SupplementaryGroups:as')).toEqual(['rdma', 'video']);
+    expect(valueIn(more, 'DeviceAllow:a(ss)')).toEqual([['/dev/infiniband/uverbs0', 'rw']]);
+    expect(valueIn(more, 'BindPaths:a(ssbt)')).toContainEqual([
+      '/dev/infiniband/uverbs0',
+      '/dev/infiniband/uverbs0',
+      false,
+      16_384,
     ]);
+    expect(valueIn(more, 'BindReadOnlyPaths:a(ssbt)')).toContainEqual([
+      '/run/systemd/resolve/stub-resolv.conf',
+      '/run/systemd/resolve/stub-resolv.conf',
+      false,
+      16_384,
+    ]);
+    expect(valueIn(more, 'ReadWritePaths:as')).toEqual([odd]);
+    expect(valueIn(more, 'LimitMEMLOCK:t')).toBe(67_108_864);
   });
 });
 
 describe('the anchor', () => {
-  test('is built from the same properties as a step, so that prepare proves what steps need', () => {
-    const step = properties(stepArguments(facts, 'a', 'x', 'a.1'));
-    const anchor = properties(anchorArguments(facts));
-    const own = [
-      'Type=',
-      'RemainAfterExit=',
-      'TimeoutStartSec=',
-      'Exec',
-      'Requisite=',
-      'BindsTo=',
-      'After=',
-      'Joins',
-    ];
-    const common = (list: readonly string[]): string[] =>
-      list.filter((one) => !own.some((prefix) => one.startsWith(prefix)));
-    expect(common(anchor)).toEqual(common(step));
-    expect(anchor).toContain('Type=oneshot');
-    expect(anchor).toContain('RemainAfterExit=yes');
+  test('is confined as a step is, so that prepare proves what steps need', () => {
+    const anchor = anchorUnit(facts);
+    expect(listed(anchor)).toEqual([
+      ['Description:s', 'xce-main-7.42.0: the sandbox'],
+      ['Slice:s', 'xce-main-7.42.0.slice'],
+      ['Type:s', 'oneshot'],
+      ['RemainAfterExit:b', true],
+      ['TimeoutStartUSec:t', 30_000_000],
+      ...CONFINEMENT,
+      ['ExecStartEx:a(sasas)', [['/bin/bash', argvOf(anchor), ['no-env-expand']]]],
+    ]);
+    expect(argvOf(anchor).slice(3)).toEqual(['bash', '70001', '/scratch/xce/main/42.0']);
   });
 });
 
 describe('the deadline', () => {
   test('stops the anchor by the monotonic clock and goes with it', () => {
-    const argv = deadlineArguments(names, 0, 1500.2);
-    expect(argv).toContain('--on-active=1501ms');
-    expect(argv).toContain('--timer-property=BindsTo=xce-main-7.42.0.anchor.service');
-    expect(commandOf(argv)).toEqual([
-      '/usr/bin/systemctl',
-      'stop',
-      '--no-block',
-      'xce-main-7.42.0.anchor.service',
+    const [timer, service] = deadlineUnits(names, 0, 1500.2);
+    expect(timer.name).toBe('xce-main-7.42.0.deadline.timer');
+    expect(listed(timer)).toEqual([
+      ['Description:s', 'xce-main-7.42.0: the deadline'],
+      ['TimersMonotonic:a(st)', [['OnActiveSec', 1_500_200]]],
+      ['AccuracyUSec:t', 100_000],
+      ['RemainAfterElapse:b', false],
+      ['BindsTo:as', [ANCHOR]],
+      ['After:as', [ANCHOR]],
+      ['CollectMode:s', 'inactive-or-failed'],
     ]);
-    expect(deadlineArguments(names, 1, 0)).toContain('--on-active=1ms');
+    expect(service.name).toBe('xce-main-7.42.0.deadline.service');
+    expect(argvOf(service)).toEqual(['/usr/bin/systemctl', 'stop', '--no-block', ANCHOR]);
+  });
+
+  test('is never a span of nothing, which would be none', () => {
+    for (const ms of [0, -5, 0.0001]) {
+      expect(valueIn(deadlineUnits(names, 1, ms)[0], 'TimersMonotonic:a(st)')).toEqual([['OnActiveSec', 1]]);
+    }
   });
 });
 
-describe('the slice', () => {
-  test('is made with as many properties as it announces', () => {
-    const argv = sliceArguments(names, 'a "b"', facts.settings);
-    const from = argv.indexOf('fail') + 1;
-    expect(argv[from]).toBe('3');
-    expect(argv.slice(from + 1)).toEqual([
-      'Description',
-      's',
-      'a "b"',
-      'CollectMode',
-      's',
-      'inactive-or-failed',
-      'TasksMax',
-      't',
-      '4096',
-      '0',
-    ]);
-  });
-});
-
-test('a quoted word is one word whatever it contains', () => {
-  fc.assert(
-    fc.property(fc.string(), (text) => {
-      const quoted = quoteWord(text);
-      const inner = quoted.slice(1, -1);
-      expect(inner.replaceAll(/\\([\\"])/g, '$1')).toBe(text);
-      expect(inner.replaceAll(/\\[\\"]/g, '')).not.toMatch(/["\\]/);
-    }),
-  );
+test('every property can be sent', () => {
+  const drafts = [stepUnit(facts, 'a', 'a.1'), anchorUnit(facts), ...deadlineUnits(names, 0, 1)];
+  for (const draft of [...drafts, sliceUnit(names, 'a "b"', facts.settings)]) {
+    const bytes = encodeCall(
+      {
+        destination: 'x',
+        path: '/',
+        interface: 'x',
+        member: 'x',
+        signature: 'a(sv)',
+        body: [draft.properties],
+      },
+      1,
+      0,
+    );
+    expect(bytes.length).toBeGreaterThan(100);
+  }
 });

@@ -1,76 +1,68 @@
-import { constants } from 'node:os';
 import { describe, expect, test } from 'vitest';
-import { describeResult, parseUnitRecord } from '../../../src/sandbox/step-result.ts';
+import { describeEnd, LOST, type ServiceEnd, toStepResult } from '../../../src/sandbox/step-result.ts';
 
-const ID = '74be0e5129b649729637a77d3dd907a1';
-const parse = (text: string, stopped = false) => parseUnitRecord(Buffer.from(text), stopped);
+const end = (more: Partial<ServiceEnd>): ServiceEnd => ({
+  invocationId: '74be0e5129b649729637a77d3dd907a1',
+  result: 'success',
+  code: 1,
+  status: 0,
+  mainExitUs: 1000n,
+  activeExitUs: 1000n,
+  ...more,
+});
 
-describe('the record of a unit', () => {
-  test('gives exit status, signal and core dump', () => {
-    expect(parse(`${ID} success exited 0\n`)).toEqual({
-      invocationId: ID,
-      result: { result: 'success', code: 'exited', status: 0, stopped: false },
-    });
-    expect(parse(`${ID} exit-code exited 255\n`)?.result.status).toBe(255);
-    expect(parse(`${ID} signal killed SEGV\n`)?.result).toEqual({
-      result: 'signal',
-      code: 'killed',
-      status: 11,
+describe('the result of a step', () => {
+  test('is exit status, signal or core dump as systemd saw it', () => {
+    expect(toStepResult(end({}))).toEqual({ result: 'success', code: 'exited', status: 0, stopped: false });
+    expect(toStepResult(end({ result: 'exit-code', status: 255, activeExitUs: 1001n }))).toEqual({
+      result: 'exit-code',
+      code: 'exited',
+      status: 255,
       stopped: false,
     });
-    expect(parse(`${ID} core-dump dumped ABRT\n`)?.result.code).toBe('dumped');
+    expect(toStepResult(end({ result: 'signal', code: 2, status: 11 })).code).toBe('killed');
+    expect(toStepResult(end({ result: 'core-dump', code: 3, status: 6 })).code).toBe('dumped');
   });
 
-  test('keeps a stop apart from a success', () => {
-    expect(parse(`${ID} success killed TERM\n`, true)?.result).toEqual({
+  test('is stopped when the unit left its active state before the process ended', () => {
+    expect(toStepResult(end({ activeExitUs: 999n }))).toEqual({
       result: 'success',
-      code: 'killed',
-      status: 15,
+      code: 'exited',
+      status: 0,
       stopped: true,
     });
-    expect(parse(`${ID} success exited 0\n`, true)?.result.stopped).toBe(true);
+    expect(toStepResult(end({ activeExitUs: 0n })).stopped).toBe(false);
   });
 
-  test('knows every signal by the number of this machine', () => {
-    for (const [name, number] of Object.entries(constants.signals)) {
-      if (number > 31) continue;
-      expect([name, parse(`${ID} signal killed ${name.slice(3)}\n`)?.result.status]).toEqual([name, number]);
-    }
-    expect(parse(`${ID} signal killed RTMIN+3\n`)?.result.status).toBe(37);
-  });
-
-  test('says none where no process ran', () => {
-    expect(parse(`${ID} resources  \n`)?.result).toEqual({
+  test('keeps a failure without a process and is lost for a success without one', () => {
+    expect(toStepResult(end({ result: 'resources', code: 0, mainExitUs: 0n }))).toEqual({
       result: 'resources',
       code: 'none',
       status: 0,
       stopped: false,
     });
+    // What systemd makes up for a unit that it has forgotten.
+    expect(toStepResult(end({ code: 0, mainExitUs: 0n, activeExitUs: 0n }))).toEqual(LOST);
   });
 
-  test('is nothing when it is torn, longer, or holds what systemd never writes', () => {
-    for (const text of [
-      '',
-      `${ID} success exited 0`,
-      `${ID} success exited 0\n\n`,
-      `${ID} success exited 256\n`,
-      `${ID} success exited TERM\n`,
-      `${ID} signal killed 15\n`,
-      `${ID} signal killed NOSUCH\n`,
-      `${ID} success trapped 0\n`,
-      `${ID.slice(1)} success exited 0\n`,
-      `${ID} success exited\n`,
+  test('is lost for facts that are none', () => {
+    for (const more of [
+      { code: -1 },
+      { code: 4 },
+      { status: -1 },
+      { status: 256 },
+      { result: '' },
+      { result: 'Success' },
+      { mainExitUs: 0n },
+      { mainExitUs: -1n },
     ]) {
-      expect(parse(text), JSON.stringify(text)).toBeUndefined();
+      expect(toStepResult(end(more))).toEqual(LOST);
     }
   });
 
   test('names the failures of systemd before the command', () => {
-    expect(describeResult({ result: 'exit-code', code: 'exited', status: 226, stopped: false })).toBe(
-      'exit status 226 (systemd: NAMESPACE)',
-    );
-    expect(describeResult({ result: 'signal', code: 'killed', status: 9, stopped: false })).toBe(
-      'killed by signal 9',
-    );
+    expect(describeEnd(end({ result: 'exit-code', status: 226 }))).toBe('exit status 226 (NAMESPACE)');
+    expect(describeEnd(end({ result: 'signal', code: 2, status: 9 }))).toBe('killed by signal 9');
+    expect(describeEnd(end({ result: 'resources', code: 0 }))).toBe('resources');
   });
 });
