@@ -40,21 +40,33 @@ const FORWARDED = { SIGUSR1: 10, SIGUSR2: 12, SIGCONT: 18, SIGQUIT: 3 } as const
 
 /**
  * At a terminal the first Ctrl-C shows what runs and the second ends the job; elsewhere the first one ends it, as
- * SIGTERM and SIGHUP always do.
+ * SIGTERM and SIGHUP always do. Before anything runs, each of them ends the launch.
  */
-const steer = (launch: Launch): void => {
+const steer = (): Pick<LaunchPorts, 'cancelled' | 'onRunning'> => {
+  const cancelled = new AbortController();
+  let launch: Launch | undefined;
   let isWarned = !process.stdin.isTTY;
+  const end = (how: string): void => {
+    cancelled.abort();
+    launch?.end('cancelled', `ended by ${how}`);
+  };
   process.on('SIGINT', () => {
-    if (isWarned) {
-      launch.end('cancelled', 'ended by Ctrl-C');
+    if (launch === undefined || isWarned) {
+      end('Ctrl-C');
       return;
     }
     isWarned = true;
     writeTalk(`xce-sandbox: running on ${launch.running().join(', ')}; press Ctrl-C again to end the job\n`);
   });
-  process.on('SIGTERM', () => launch.end('cancelled', 'ended by SIGTERM'));
-  process.on('SIGHUP', () => launch.end('cancelled', 'ended by SIGHUP'));
-  for (const [name, number] of Object.entries(FORWARDED)) process.on(name, () => launch.signal(number));
+  for (const name of ['SIGTERM', 'SIGHUP'] as const) process.on(name, () => end(name));
+  for (const [name, number] of Object.entries(FORWARDED)) process.on(name, () => launch?.signal(number));
+  return {
+    cancelled: cancelled.signal,
+    onRunning: (running) => {
+      launch = running;
+      if (cancelled.signal.aborted) running.end('cancelled', 'ended before it ran');
+    },
+  };
 };
 
 export const openLaunchSession = (options: {
@@ -76,7 +88,7 @@ export const openLaunchSession = (options: {
         if (isReading) process.stdin.destroy();
       },
     },
-    onRunning: steer,
+    ...steer(),
   };
 };
 

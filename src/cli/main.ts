@@ -21,6 +21,9 @@ const wantsJson = (argv: readonly string[]): boolean => {
   return (end === -1 ? argv : argv.slice(0, end)).includes('--json');
 };
 
+/** How long a failed command waits for its error to be read. */
+const ERROR_DELIVERY_MS = 2000;
+
 /** What SIGPIPE makes of a program whose reader has gone. */
 const READER_GONE_STATUS = 141;
 
@@ -45,9 +48,11 @@ const reportError = async (error: XceError, argv: readonly string[]): Promise<nu
     const text = isLaunch
       ? JSON.stringify({ event: 'error', ...document })
       : JSON.stringify(document, null, 2);
-    await writeOut(`${text}\n`).catch((failure: unknown) => {
+    const written = writeOut(`${text}\n`).catch((failure: unknown) => {
       if (failure instanceof XceError) writeTalk(formatError(failure));
     });
+    // A reader that has stalled must not keep a command that has failed from ending.
+    await Promise.race([written, new Promise((resolve) => setTimeout(resolve, ERROR_DELIVERY_MS))]);
   }
   return status;
 };

@@ -50,6 +50,8 @@ export type LaunchPorts = {
   readonly sink: OutputSink;
   readonly report: (event: LaunchEvent) => Promise<void>;
   readonly stdin: Pick<StdinPlan, 'source' | 'close'>;
+  /** Aborted when nobody wants the launch any more; heeded until the first step starts. */
+  readonly cancelled: AbortSignal;
   /** Called once, with the means to signal or end the launch. */
   readonly onRunning: (launch: Launch) => void;
 };
@@ -122,6 +124,7 @@ const prepareNodes = async (
   context: Context,
   ref: LeaseRef,
   nodes: readonly NodeName[],
+  cancelled: AbortSignal,
 ): Promise<Tickets> => {
   const { settings, fleet } = context;
   const ticketed = await makeTickets(context, ref, nodes, refuseLaunch);
@@ -138,6 +141,11 @@ const prepareNodes = async (
     const refusal = refuseLaunch(failures(prepared), 'not every node is ready');
     if (refusal !== undefined) throw refusal;
     await recordMounts(context, ref, values(prepared));
+    if (cancelled.aborted) {
+      throw new XceError('cancelled', 'ended before anything was started', {
+        unchanged: 'nothing was started on any node',
+      });
+    }
     return ticketed;
   } catch (error) {
     await undoPrepare(context, lease, prepared);
@@ -196,7 +204,7 @@ export const launchJob = async (
   const nodes = chooseNodes(found, input.nodes);
   const steps = planSteps(input, nodes);
   const ticketed = await progress.phase(`prepare ${nodes.length} nodes`, () =>
-    prepareNodes(context, ref, nodes),
+    prepareNodes(context, ref, nodes, ports.cancelled),
   );
   const { lease, tickets } = ticketed;
   const base64 = (bytes: Buffer): string => bytes.toString('base64');

@@ -3,7 +3,7 @@
  * over and verified, then the uid is free. Whatever is missing puts the lease into quarantine with the reason; a
  * later release goes on from there.
  */
-import { XceError } from '../base/errors.ts';
+import { type ErrorCode, XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
 import type { LeaseNumber, NodeName } from '../base/ids.ts';
 import { type Answer, askAll } from '../launch/fleet.ts';
@@ -54,16 +54,24 @@ const block = async (
   });
 };
 
-const asMissing = (error: XceError, node: NodeName): Missing => ({
-  code:
-    error.code === 'node-dirty'
-      ? 'node-dirty'
-      : error.code === 'certificate'
-        ? 'certificate'
-        : 'node-unreachable',
-  text: escapeText(error.message),
-  node,
-});
+/** Codes that say nothing of what is on a node, only that its worker gave no answer to us. */
+const UNREACHABLE: readonly ErrorCode[] = [
+  'worker-unreachable',
+  'timeout',
+  'cancelled',
+  'tls',
+  'peer-unknown',
+];
+
+const asMissing = (error: XceError, node: NodeName): Missing => {
+  const { code } = error;
+  const isOwn = code === 'certificate' || code === 'node-dirty';
+  return {
+    code: isOwn ? code : UNREACHABLE.includes(code) ? 'node-unreachable' : 'node-dirty',
+    text: escapeText(error.message),
+    node,
+  };
+};
 
 /** Asks every node that has not certified, with the nonce that the log has recorded for it. */
 const drainNodes = (

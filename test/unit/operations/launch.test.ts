@@ -41,7 +41,11 @@ const input: LaunchInput = {
 type Scene = Awaited<ReturnType<typeof setUp>>;
 
 /** Starts a launch and lets it go on until it waits for time or for its steps. */
-const launch = async (scene: Scene, changes: Partial<LaunchInput> = {}) => {
+const launch = async (
+  scene: Scene,
+  changes: Partial<LaunchInput> = {},
+  cancelled = new AbortController(),
+) => {
   let running: Launch | undefined;
   let closed = 0;
   const result = launchJob(
@@ -58,6 +62,7 @@ const launch = async (scene: Scene, changes: Partial<LaunchInput> = {}) => {
           closed += 1;
         },
       },
+      cancelled: cancelled.signal,
       onRunning: (started) => {
         running = started;
       },
@@ -438,6 +443,20 @@ describe('a launch that is refused', () => {
     });
     expect(error.code).toBe('launch-refused');
     expect(scene.asked('stop')).toEqual(['n1', 'n2', 'n3', 'n4']);
+  });
+
+  test('by whoever asked for it, while nodes prepare, undoes it and starts nothing', async () => {
+    const scene = await setUp();
+    const cancelled = new AbortController();
+    const n2 = scene.at('n2');
+    n2.on('prepare', () => {
+      cancelled.abort();
+      return n2.prepared();
+    });
+    const { result } = await launch(scene, {}, cancelled);
+    await expect(result).rejects.toMatchObject({ code: 'cancelled' });
+    expect(scene.asked('stop')).toEqual(['n1', 'n2', 'n3']);
+    expect(scene.asked('step')).toEqual([]);
   });
 
   test('and cannot be undone everywhere says where, and keeps its reason', async () => {
