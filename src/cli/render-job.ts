@@ -1,7 +1,7 @@
 /** What jobs, nodes and walks look like to an operator. */
 import { formatDuration } from '../base/duration.ts';
 import { escapeText } from '../base/escape.ts';
-import { foldNodes } from '../launch/hostlist.ts';
+import { foldNodes } from '../nodes/hostlist.ts';
 import { sumCounts } from '../normalise/report.ts';
 import type { NormaliseResult } from '../operations/normalise.ts';
 import type { StatusResult } from '../operations/status.ts';

@@ -1,8 +1,8 @@
 /** Leases as an operator reads them. */
 import { formatDuration } from '../base/duration.ts';
 import { escapeText } from '../base/escape.ts';
-import { foldNodes } from '../launch/hostlist.ts';
 import type { LeaseView } from '../lease/view.ts';
+import { foldNodes } from '../nodes/hostlist.ts';
 import { sumCounts } from '../normalise/report.ts';
 import type { AllocateResult } from '../operations/lease-allocate.ts';
 import type { LogVerification } from '../operations/lease-log.ts';

@@ -10,7 +10,7 @@ import {
   type Uid,
 } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
-import { expandHostlist } from '../launch/hostlist.ts';
+import { expandHostlist } from '../nodes/hostlist.ts';
 import { parseClusterName } from '../pki/names.ts';
 import type { IdRange } from './settings.ts';
 

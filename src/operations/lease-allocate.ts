@@ -2,10 +2,10 @@ import { posix } from 'node:path';
 import { XceError } from '../base/errors.ts';
 import type { Attempt, JobId } from '../base/ids.ts';
 import type { Settings } from '../config/settings.ts';
-import { parseNodeList } from '../launch/hostlist.ts';
-import { requireNodes } from '../launch/resolve-nodes.ts';
 import type { LeaseRoot, LeaseWorkspace, Submitter } from '../lease/event.ts';
 import type { LeaseView } from '../lease/view.ts';
+import { parseNodeList } from '../nodes/hostlist.ts';
+import { requireNodes } from '../nodes/resolve.ts';
 import type { Context } from './context.ts';
 import { tellNotices } from './notices.ts';
 

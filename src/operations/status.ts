@@ -1,8 +1,8 @@
 import type { NodeName } from '../base/ids.ts';
 import { askAll } from '../launch/fleet.ts';
-import { parseNodeList } from '../launch/hostlist.ts';
-import { requireNodes } from '../launch/resolve-nodes.ts';
 import type { LeaseView } from '../lease/view.ts';
+import { parseNodeList } from '../nodes/hostlist.ts';
+import { requireNodes } from '../nodes/resolve.ts';
 import type { ResponseOf } from '../rpc/message.ts';
 import type { Context } from './context.ts';
 

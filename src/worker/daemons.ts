@@ -12,9 +12,9 @@
  */
 import { XceError } from '../base/errors.ts';
 import { type NodeName, parseNodeName } from '../base/ids.ts';
-import { resolveNodes } from '../launch/resolve-nodes.ts';
 import type { TicketClaims } from '../lease/ticket.ts';
 import { isDaemonProgram } from '../mpi/agent-command.ts';
+import { resolveNodes } from '../nodes/resolve.ts';
 import type { RequestOf, StepResult, StreamEvent } from '../rpc/message.ts';
 import type { ClientStream } from '../rpc/session.ts';
 import type { ServerStream } from '../rpc/verbs.ts';

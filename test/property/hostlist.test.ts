@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { NodeName } from '../../src/base/ids.ts';
 import { parseNodeName } from '../../src/base/ids.ts';
-import { expandHostlist, foldNodes } from '../../src/launch/hostlist.ts';
+import { expandHostlist, foldNodes } from '../../src/nodes/hostlist.ts';
 
 /** Names that collide as much as possible: few letters, short numbers with and without leading zeros. */
 const nodeNames = fc

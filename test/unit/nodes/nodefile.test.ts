@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { decodeNodeFile } from '../../../src/launch/nodefile.ts';
+import { decodeNodeFile } from '../../../src/nodes/nodefile.ts';
 
 const decode = (text: string): readonly string[] =>
   decodeNodeFile(Buffer.from(text, 'latin1'), '/var/spool/pbs/aux/1').map(

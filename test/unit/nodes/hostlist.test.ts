@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { XceError } from '../../../src/base/errors.ts';
-import { expandHostlist, foldNodes, parseNodeList } from '../../../src/launch/hostlist.ts';
+import { expandHostlist, foldNodes, parseNodeList } from '../../../src/nodes/hostlist.ts';
 
 const expand = (text: string): readonly string[] => parseNodeList(text);
 

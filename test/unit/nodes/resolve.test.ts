@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { parseNodeList } from '../../../src/launch/hostlist.ts';
-import { requireNodes, resolveNodes } from '../../../src/launch/resolve-nodes.ts';
+import { parseNodeList } from '../../../src/nodes/hostlist.ts';
+import { requireNodes, resolveNodes } from '../../../src/nodes/resolve.ts';
 
 const resolve = (requested: string, configured: string): string => {
   const { nodes, faults } = resolveNodes(parseNodeList(requested), parseNodeList(configured));
