@@ -65,8 +65,10 @@ type OpenLog<State, Event> = {
   readonly identity: string;
   readonly header: LogHeader;
   readonly replay: Replay<State, Event>;
-  /** What this host had seen when the replay began. */
+  /** What this host had seen when the file was opened. */
   readonly seen: Seen | undefined;
+  /** The replay has been held against it. */
+  isChecked: boolean;
   isLocked: boolean;
 };
 
@@ -353,7 +355,6 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     notices: LogNotice[],
   ): Promise<Held<State, Event> | undefined> {
     const { epoch } = token;
-    if ((await this.#directory.newest()) !== epoch) return undefined;
     const proof = await this.#tokens.look(token);
     if (proof?.token !== header.token) throw this.#fenced(epoch, header);
     let reason = 'a process of this host ended in the middle of a take or a commit';
@@ -361,6 +362,15 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       const log = await this.#lockLog(epoch, deadlineMs);
       const untilMs = this.#ports.clock.monotonicMs() + this.#options.holdTimeoutMs;
       const skewMs = await this.#catchUp(log);
+      // As late as can be: who was stopped until now must not write into a log that is over.
+      if ((await this.#directory.newest()) !== epoch) {
+        await this.#drop();
+        return undefined;
+      }
+      if (!log.isChecked && log.replay.complete !== undefined) {
+        await this.#checkSeen(epoch, log.replay, log.seen);
+        log.isChecked = true;
+      }
       if (log.replay.complete !== undefined && log.replay.tornBytes === 0) {
         return { token, log, skewMs, untilMs };
       }
@@ -402,7 +412,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       if (header === undefined) throw this.#fenced(epoch, header);
       await this.#directory.checkStorage(header);
       const replay = this.#newReplay(epoch, seen);
-      return { epoch, path, file, identity, header, replay, seen, isLocked: false };
+      return { epoch, path, file, identity, header, replay, seen, isChecked: false, isLocked: false };
     } catch (error) {
       await file.close();
       throw error;
@@ -412,7 +422,6 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   /** Step 4: the state to the end of the log. Returns the skew that the last record shows. */
   async #catchUp(log: OpenLog<State, Event>): Promise<number> {
     const { file, path, replay } = log;
-    const isFresh = replay.last === undefined;
     await onStorage('fsync', path, () => file.sync());
     const { bytes, writtenMs } = await onStorage('look at', path, () => file.facts());
     if (bytes < replay.position.offset) {
@@ -422,9 +431,6 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       });
     }
     await onStorage('read', path, () => replay.advance(file));
-    if (isFresh && replay.complete !== undefined) {
-      await this.#checkSeen(log.epoch, replay, log.seen);
-    }
     return Math.round(writtenMs) - replay.wallMs;
   }
 
@@ -606,6 +612,8 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     await this.#drop();
     const storage = await this.#directory.inspect();
     const seen = await this.#memory.load();
+    // After the memory, so that what another process of this host has seen meanwhile is no contradiction.
+    if ((await this.#directory.newest()) !== epoch - 1) return undefined;
     await this.#checkSeen(epoch - 1, await this.#replayPatiently(epoch - 1, seen), seen);
     await this.#directory.removePrepared(epoch - 1);
     const held = await this.#tokens.lock(epoch, this.#deadlineMs());
@@ -726,7 +734,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     });
     if (await this.#directory.hasSuccessor(epoch)) return undefined;
     const { identity } = await onStorage('look at', path, () => file.facts());
-    const log = { epoch, path, file, identity, header, replay, seen, isLocked: false };
+    const log = { epoch, path, file, identity, header, replay, seen, isChecked: true, isLocked: false };
     await this.#tokens.mark(token, false);
     this.#open = log;
     await this.#remember(log, notices);
