@@ -61,10 +61,14 @@ const binds = (name: string, ...list: readonly Bind[]): UnitProperty => [
   ),
 ];
 
-/** `$` and `%` in arguments stay what they are. */
+/**
+ * A command. systemd expands `$` in its words; doubled it is one `$`. (ExecStartEx= has a flag against expansion,
+ * but 252 writes that name into the unit's file and does not know it when it reads the file again: after any
+ * `systemctl daemon-reload` the unit has no command and nothing that depends on it starts. Measured.)
+ */
 const command = (...argv: readonly string[]): UnitProperty => [
-  'ExecStartEx',
-  variant('a(sasas)', [[argv[0] ?? '', argv, ['no-env-expand']]]),
+  'ExecStart',
+  variant('a(sasb)', [[argv[0] ?? '', argv.map((word) => word.replaceAll('$', '$$$$')), false]]),
 ];
 
 /**

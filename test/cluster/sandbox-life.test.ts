@@ -134,6 +134,13 @@ describe('a sandbox', () => {
     const end = await driver.end('a');
     expect([end.result.status, end.stdout.toString()]).toEqual([7, 'up\nx\n']);
     expect((await driver.run(spec, id, 'b', ['cat', '/dev/shm/x'])).stdout.toString()).toBe('x\n');
+    const armed = Date.now();
+    await driver.call('armDeadline', spec, 4000);
+    await n1.must(['systemctl', 'daemon-reload']);
+    await n1.must(['systemctl', 'daemon-reexec']);
+    await driver.call('watchEnd', spec, id);
+    expect(Date.now() - armed).toBeGreaterThan(3900);
+    expect(Date.now() - armed).toBeLessThan(9000);
   });
 
   test('ends within its grace though a step ignores every signal it can', async () => {

@@ -52,8 +52,14 @@ const listed = (draft: UnitDraft): [string, unknown][] =>
   draft.properties.map(([name, { signature, value }]) => [`${name}:${signature}`, plain(value)]);
 const valueIn = (draft: UnitDraft, key: string): unknown => listed(draft).find(([name]) => name === key)?.[1];
 const argvOf = (draft: UnitDraft): string[] => {
-  const [[, argv]] = valueIn(draft, 'ExecStartEx:a(sasas)') as [[string, string[], string[]]];
+  const [[, argv]] = valueIn(draft, 'ExecStart:a(sasb)') as [[string, string[], string[]]];
   return argv;
+};
+
+/** What systemd makes of a word of a command: `$$` is `$`, anything else after `$` would be replaced. */
+const asExpanded = (word: string): string => {
+  if (/(^|[^$])(\$\$)*\$([^$]|$)/.test(word)) throw new Error(`systemd would expand ${word}`);
+  return word.replaceAll('$$', '$');
 };
 
 const CONFINEMENT: [string, unknown][] = [
@@ -133,13 +139,15 @@ describe('the properties of a step', () => {
       ['StandardOutputFileDescriptor:h', 1],
       ['StandardErrorFileDescriptor:h', 2],
       ...CONFINEMENT,
-      ['ExecStartEx:a(sasas)', [['/bin/bash', argvOf(step), ['no-env-expand']]]],
+      ['ExecStart:a(sasb)', [['/bin/bash', argvOf(step), false]]],
     ]);
   });
 
   test('carry no word that a job chose, and run nothing as root', () => {
     expect(argvOf(step).slice(3)).toEqual(['bash', '70001', '/run/xce/input/a1.0123']);
-    expect(argvOf(step)[2]).toContain('exec /usr/bin/env "${a[@]}"');
+    expect(asExpanded(argvOf(step)[2] ?? '')).toContain('exec /usr/bin/env "${a[@]}"');
+    const odd = { ...facts, workspace: '/scratch/$HOME/${x}$$' };
+    expect(argvOf(anchorUnit(odd)).map(asExpanded).at(-1)).toBe('/scratch/$HOME/${x}$$');
     expect(listed(step).filter(([name]) => name.startsWith('Exec'))).toHaveLength(1);
   });
 
@@ -186,7 +194,7 @@ describe('the anchor', () => {
       ['RemainAfterExit:b', true],
       ['TimeoutStartUSec:t', 30_000_000],
       ...CONFINEMENT,
-      ['ExecStartEx:a(sasas)', [['/bin/bash', argvOf(anchor), ['no-env-expand']]]],
+      ['ExecStart:a(sasb)', [['/bin/bash', argvOf(anchor), false]]],
     ]);
     expect(argvOf(anchor).slice(3)).toEqual(['bash', '70001', '/scratch/xce/main/42.0']);
   });
