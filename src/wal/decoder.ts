@@ -43,7 +43,7 @@ export type FramesRead = {
   readonly tornBytes: number;
 };
 
-const CHUNK_BYTES = 1 << 20;
+const CHUNK_BYTES = 256 << 10;
 const TYPES: readonly number[] = Object.values(TYPE);
 const isRecordType = (type: number): type is RecordType => TYPES.includes(type);
 
@@ -58,20 +58,25 @@ const isZeroFrom = async (source: ByteSource, position: number): Promise<boolean
   }
 };
 
-/**
- * The predicate of xce-sandbox-log(5), "Torn tail", for a record at `offset` that does not check or does not
- * end. `frameBytes` is its whole length when its header checks.
- */
-const isTorn = async (
-  source: ByteSource,
-  offset: number,
-  endOfFile: number,
-  frameBytes: number | undefined,
-): Promise<boolean> => {
+/** What is known of a record that does not check or does not end. */
+type Suspect = {
+  readonly offset: number;
+  /** Length of the whole frame, when its header checks. */
+  readonly frameBytes: number | undefined;
+  /** The frame checksum as it should be, and as it stands there, when the whole frame is there. */
+  readonly checks: readonly [right: number, found: number] | undefined;
+};
+
+/** How many of the four bytes are right before the first that is not. */
+const countRight = ([right, found]: readonly [number, number]): number => Math.clz32(right ^ found) >> 3;
+
+/** The predicate of xce-sandbox-log(5), "Torn tail". */
+const isTorn = async (source: ByteSource, endOfFile: number, suspect: Suspect): Promise<boolean> => {
+  const { offset, frameBytes, checks } = suspect;
   if (endOfFile - offset < HEADER_BYTES) return true;
-  if (frameBytes === undefined) return await isZeroFrom(source, offset + FIELD.check);
-  if (offset + frameBytes > endOfFile) return true;
-  return await isZeroFrom(source, offset + frameBytes - TRAILER_BYTES);
+  if (frameBytes === undefined) return await isZeroFrom(source, offset + HEADER_BYTES - 1);
+  if (checks === undefined || offset + frameBytes > endOfFile) return true;
+  return await isZeroFrom(source, offset + frameBytes - TRAILER_BYTES + countRight(checks));
 };
 
 const endOf = async (source: ByteSource, from: number): Promise<number> => {
@@ -102,9 +107,14 @@ export const readFrames = async (
   let end = 0;
   let frames = 0;
 
-  const stop = async (frameBytes: number | undefined, reason: string): Promise<FramesRead> => {
+  const stop = async (
+    reason: string,
+    frameBytes?: number,
+    checks?: readonly [right: number, found: number],
+  ): Promise<FramesRead> => {
     const endOfFile = await endOf(source, offset + (end - start));
-    if (!(await isTorn(source, offset, endOfFile, frameBytes))) throw corruptLog(path, offset, reason);
+    if (!(await isTorn(source, endOfFile, { offset, frameBytes, checks })))
+      throw corruptLog(path, offset, reason);
     return { position: { offset, sequence, chain }, tornBytes: endOfFile - offset };
   };
 
@@ -112,7 +122,7 @@ export const readFrames = async (
     while (end - start >= HEADER_BYTES && frames < framesMax) {
       const headerCheck = crc32(buffer.subarray(start, start + CHECKED_HEADER_BYTES));
       if (headerCheck !== buffer.readUInt32BE(start + FIELD.check)) {
-        return await stop(undefined, 'the checksum of a frame header is wrong');
+        return await stop('the checksum of a frame header is wrong');
       }
       if (buffer.readUInt32BE(start + FIELD.magic) !== MAGIC) {
         throw corruptLog(path, offset, 'a frame does not begin with XCEL');
@@ -142,8 +152,9 @@ export const readFrames = async (
       if (frameBytes > end - start) break;
       const payload = buffer.subarray(start + HEADER_BYTES, start + HEADER_BYTES + length);
       const check = crc32(payload, headerCheck);
-      if (check !== buffer.readUInt32BE(start + HEADER_BYTES + length)) {
-        return await stop(frameBytes, 'the checksum of a record is wrong');
+      const found = buffer.readUInt32BE(start + HEADER_BYTES + length);
+      if (check !== found) {
+        return await stop('the checksum of a record is wrong', frameBytes, [check, found]);
       }
       visit({ type, sequence, offset, chain: check, payload });
       frames += 1;
@@ -173,7 +184,7 @@ export const readFrames = async (
       continue;
     }
     if (rest === 0) return { position: { offset, sequence, chain }, tornBytes: 0 };
-    return await stop(rest < HEADER_BYTES ? undefined : wanted, 'the record is cut off');
+    return await stop('the record is cut off', rest < HEADER_BYTES ? undefined : wanted);
   }
 };
 

@@ -1,0 +1,126 @@
+/** Looks at every byte of every epoch and says what it found; changes nothing and decides nothing. */
+import { XceError } from '../base/errors.ts';
+import type { LogFiles } from '../os/log-files.ts';
+import { readFrames } from './decoder.ts';
+import { EpochDirectory, type EpochDirectoryOptions } from './epoch-directory.ts';
+import { onStorage } from './failure.ts';
+import type { Machine } from './machine.ts';
+import { FILE_START } from './record.ts';
+import { type Mark, Replay } from './replay.ts';
+import type { StoragePort } from './storage.ts';
+
+export type EpochReport = {
+  readonly epoch: number;
+  readonly path: string;
+  /** complete: it was, or is, the log. void: it was begun and does not count. empty: its bytes were given up. */
+  readonly status: 'complete' | 'void' | 'empty';
+  readonly owner: { readonly host: string; readonly token: string; readonly wallMs: number } | null;
+  /** Whole records, the header among them, and the bytes they take. */
+  readonly records: number;
+  readonly bytes: number;
+  /** Bytes of an incomplete last record. */
+  readonly tornBytes: number;
+  readonly base: (Mark & { readonly epoch: number }) | null;
+};
+
+export type LogProblem = {
+  readonly code: 'log-corrupt' | 'log-version' | 'log-foreign';
+  readonly path: string;
+  /** Where the record begins that does not check; null where it is not one record. */
+  readonly offset: number | null;
+  readonly message: string;
+};
+
+export type LogReport = {
+  /** Newest first. */
+  readonly epochs: readonly EpochReport[];
+  readonly problems: readonly LogProblem[];
+};
+
+const CODES: readonly string[] = ['log-corrupt', 'log-version', 'log-foreign'];
+const isProblemCode = (code: string): code is LogProblem['code'] => CODES.includes(code);
+
+const problemOf = (path: string, error: unknown): LogProblem => {
+  if (!(error instanceof XceError) || !isProblemCode(error.code)) throw error;
+  const offset = error.facts.detail?.['offset'];
+  return {
+    code: error.code,
+    path,
+    offset: typeof offset === 'number' ? offset : null,
+    message: error.message,
+  };
+};
+
+/** Checks the whole directory. Throws 'log-missing', 'log-io', and 'log-corrupt' when there are gaps in the names. */
+export const checkLog = async <State, Event>(
+  ports: { readonly files: LogFiles; readonly storage: StoragePort },
+  options: EpochDirectoryOptions,
+  machine: Machine<State, Event>,
+): Promise<LogReport> => {
+  const directory = new EpochDirectory(ports.files, options, ports.storage);
+  const epochs: EpochReport[] = [];
+  const problems: LogProblem[] = [];
+  /** What later epochs rest on, by epoch. */
+  const wanted = new Map<number, { readonly mark: Mark; readonly by: number }[]>();
+
+  const checkOne = async (epoch: number): Promise<void> => {
+    const path = directory.pathOf(epoch);
+    const file = await directory.open(epoch, 'read');
+    if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
+    try {
+      const { bytes } = await onStorage('look at', path, () => file.facts());
+      const replay = new Replay(machine, { path, epoch, identity: directory.identity });
+      await onStorage('read', path, () => replay.advance(file));
+      const { header, complete, position, tornBytes } = replay;
+      const isComplete = complete !== undefined;
+      const base = isComplete
+        ? { epoch: complete.baseEpoch, sequence: complete.baseSequence, chain: complete.baseChain }
+        : null;
+      const status = bytes === 0 ? 'empty' : isComplete ? 'complete' : 'void';
+      const owner =
+        header === undefined ? null : { host: header.host, token: header.token, wallMs: header.wallMs };
+      epochs.push({
+        epoch,
+        path,
+        status,
+        owner,
+        records: position.sequence,
+        bytes: position.offset,
+        tornBytes,
+        base,
+      });
+      const marks = wanted.get(epoch) ?? [];
+      if (marks.length > 0 && status !== 'empty') {
+        const chains = new Map<number, number>();
+        await readFrames(file, path, FILE_START, ({ sequence, chain }) => {
+          if (marks.some(({ mark }) => mark.sequence === sequence)) chains.set(sequence, chain);
+        });
+        for (const { mark, by } of marks) {
+          if (isComplete && chains.get(mark.sequence) === mark.chain) continue;
+          const message = `epoch ${by} rests on record ${mark.sequence} of it, which is not there`;
+          problems.push({ code: 'log-corrupt', path, offset: null, message });
+        }
+      }
+      if (base !== null && base.epoch > 0) {
+        wanted.set(base.epoch, [...(wanted.get(base.epoch) ?? []), { mark: base, by: epoch }]);
+      }
+    } catch (error) {
+      problems.push(problemOf(path, error));
+    } finally {
+      await file.close();
+    }
+  };
+
+  for (let epoch = await directory.newest(); epoch >= 1; epoch--) {
+    try {
+      await checkOne(epoch);
+    } catch (error) {
+      problems.push(problemOf(directory.pathOf(epoch), error));
+    }
+  }
+  if (problems.length === 0 && !epochs.some(({ status }) => status === 'complete')) {
+    const message = 'no epoch is complete';
+    problems.push({ code: 'log-corrupt', path: directory.path, offset: null, message });
+  }
+  return { epochs, problems };
+};
