@@ -16,6 +16,7 @@ import { type Clock, readBootId } from '../os/clock.ts';
 import { createNameService } from '../os/name-service.ts';
 import { loadIdentity, loadTicketPrivateKey } from '../pki/identity.ts';
 import { connectTls } from '../rpc/client.ts';
+import { openGate } from '../sandbox/workspace.ts';
 import type { LeaseLog } from '../wal/log.ts';
 import { openConfig, requireRoot } from './config-show.ts';
 import { openLeaseLog } from './lease-log-ports.ts';
@@ -31,6 +32,8 @@ export type Context = {
   readonly fleet: Fleet;
   readonly accounts: Accounts;
   readonly normalisePorts: NormalisePorts;
+  /** Lets everybody reach a workspace that is the submitter's now; see sandbox/workspace.ts. */
+  openGate(path: string): void;
   /** Only after the commit that the ticket rests on was acknowledged. */
   signTicket(claims: TicketClaims): string;
   /** One remark for the operator; never data. */
@@ -91,6 +94,7 @@ export const openContext = (options: {
     tell: options.tell,
     accounts: createAccounts({ timeoutMs: directory.timeoutMs }),
     normalisePorts: machinePorts,
+    openGate,
     get log() {
       return log.get();
     },

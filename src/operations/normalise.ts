@@ -1,5 +1,4 @@
 /** Hands the files of a lease to its submitter, root by root, on this host. */
-import { posix } from 'node:path';
 import { XceError } from '../base/errors.ts';
 import type { LeaseRef } from '../lease/reference.ts';
 import type { ScopeResult } from '../lease/rules.ts';
@@ -8,7 +7,7 @@ import { normaliseRoot } from '../normalise/normalise.ts';
 import type { Mode, NormaliseReport } from '../normalise/report.ts';
 import { sumCounts } from '../normalise/report.ts';
 import { mountOf } from '../os/mounts.ts';
-import { workspaceName } from '../sandbox/names.ts';
+import { workspacePaths } from '../sandbox/workspace.ts';
 import type { Context } from './context.ts';
 import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';
 import { tellNotices } from './notices.ts';
@@ -19,6 +18,8 @@ export type LeaseScope = {
   readonly path: string;
   /** Where the walk starts: the job's own directory below a workspace root, else the same. */
   readonly walkPath: string;
+  /** Above the job's own directory: kept shut until nothing of the uid is left below. */
+  readonly gate: string | null;
   readonly storagePath: string;
   readonly mount: { readonly source: string; readonly type: string; readonly fsid: string };
 };
@@ -26,18 +27,17 @@ export type LeaseScope = {
 export const leaseScopes = (context: Context, lease: LeaseView): readonly LeaseScope[] => {
   const { settings } = context;
   const { workspace } = lease;
-  const places = [
+  const places: readonly (Pick<LeaseScope, 'path' | 'walkPath' | 'gate'> & { readonly storage: string })[] = [
     ...(workspace === null
       ? []
-      : [
-          {
-            ...workspace,
-            walkPath: posix.join(workspace.path, settings.cluster.instance, workspaceName(lease)),
-          },
-        ]),
-    ...lease.roots.map((root) => ({ ...root, walkPath: root.path })),
+      : [workspace].map(({ path, storage }) => {
+          const key = { instance: settings.cluster.instance, job: lease.job, attempt: lease.attempt };
+          const { gate, directory } = workspacePaths(path, key);
+          return { path, storage, walkPath: directory, gate };
+        })),
+    ...lease.roots.map((root) => ({ ...root, walkPath: root.path, gate: null })),
   ];
-  return places.map(({ path, storage: name, walkPath }) => {
+  return places.map(({ path, storage: name, walkPath, gate }) => {
     const storage = settings.storage.find((one) => one.name === name);
     if (storage === undefined) {
       throw new XceError('normalise-refused', `there is no [storage ${name}] any more`, {
@@ -48,7 +48,7 @@ export const leaseScopes = (context: Context, lease: LeaseView): readonly LeaseS
     }
     // Mounts are recorded before the first step starts, so without a record nothing of the job ran there.
     const mount = lease.mounts.find((one) => one.path === path) ?? mountOf(storage.path);
-    return { path, walkPath, storagePath: storage.path, mount };
+    return { path, walkPath, gate, storagePath: storage.path, mount };
   });
 };
 
@@ -94,6 +94,8 @@ export const handOverRoot = async (
   if (applied.status !== 'complete') return { report: applied, result: undefined };
   const verified = await walk(context, lease, scope, 'verify', update);
   if (verified.status !== 'complete') return { report: verified, result: undefined };
+  // Where nothing was ever made there is no gate either.
+  if (scope.gate !== null && verified.mount !== null) context.openGate(scope.gate);
   return {
     report: applied,
     result: {

@@ -123,3 +123,19 @@ export const ensureDirectory = (parent: DirectoryHandle, name: string, owner: Ow
     throw refuse(path, `cannot be given to uid ${owner.uid}: ${errnoOf(error) ?? String(error)}`);
   }
 };
+
+/** Gives an open directory of root's exactly this owner and mode. Throws XceError 'sandbox-refused'. */
+export const setOwner = (directory: DirectoryHandle, owner: Ownership): void => {
+  const { fd, path } = directory;
+  const self = `/proc/self/fd/${fd}`;
+  try {
+    chownSync(self, owner.uid, owner.gid);
+    chmodSync(self, owner.mode);
+  } catch (error) {
+    throw refuse(path, `cannot be given its owner and mode: ${errnoOf(error) ?? String(error)}`);
+  }
+  const after = fstatSync(fd);
+  if (after.uid !== owner.uid || after.gid !== owner.gid || (after.mode & 0o7777) !== owner.mode) {
+    throw refuse(path, 'does not keep the owner and mode that root gives it (is root squashed here?)');
+  }
+};

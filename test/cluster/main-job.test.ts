@@ -113,7 +113,7 @@ describe('a launch of plain tasks', () => {
       'pwd > "from-$XCE_NODE"; ls -ld .',
     ]);
     expect(end.status).toBe(0);
-    const directory = `${WORKSPACE}/main/42.0`;
+    const directory = `${WORKSPACE}/main/42.0/work`;
     expect(await site.controller.must(['stat', '-c', '%U:%u:%a', directory])).toContain(`:${uid}:700`);
     for (const node of ['n1', 'n2', 'n3']) {
       expect(await site.controller.must(['cat', `${directory}/from-${node}`])).toBe(`${directory}\n`);
@@ -164,10 +164,10 @@ describe('a launch of plain tasks', () => {
     const other = await site.run([
       'launch',
       ...['--job', '44', '--', 'sh', '-c'],
-      `ls -A /tmp /var/tmp /dev/shm; cat ${WORKSPACE}/main/42.0/from-n1; ls ${WORKSPACE}`,
+      `ls -A /tmp /var/tmp /dev/shm; cat ${WORKSPACE}/main/42.0/work/from-n1; ls ${WORKSPACE}`,
     ]);
     expect(lines(other.stdout)).toEqual(['/dev/shm:', '/tmp:', '/var/tmp:']);
-    expect(other.stderr).toMatch(/42\.0\/from-n1: Permission denied/);
+    expect(other.stderr).toMatch(/42\.0\/work\/from-n1: Permission denied/);
     await site.must('lease', 'release', '--job', '44');
   });
 });
@@ -228,7 +228,7 @@ describe('the end of a job', () => {
       'mkfifo fifo && ln -s /etc/passwd link && ln -s /shared/bin dirlink && ln private/inner hard',
     ].join(' && ');
     await site.must('launch', '--job', '45', '--nodes', 'n2', '--', 'sh', '-c', script);
-    const directory = `${WORKSPACE}/main/45.0`;
+    const directory = `${WORKSPACE}/main/45.0/work`;
     await site.controller.must([
       'sh',
       '-c',

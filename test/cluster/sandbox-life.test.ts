@@ -32,7 +32,7 @@ describe('a sandbox', () => {
     expect(first).toMatchObject({
       unit: `${baseOf(spec)}.anchor.service`,
       created: true,
-      workspace: `/shared/xce/main/${spec.job}.0`,
+      workspace: `/shared/xce/main/${spec.job}.0/work`,
       mounts: [{ path: '/shared/xce' }],
     });
     const again = await driver.call('create', { ...spec, epoch: 2 as Epoch }, HOUR_MS);
@@ -141,6 +141,24 @@ describe('a sandbox', () => {
     await driver.call('watchEnd', spec, id);
     expect(Date.now() - armed).toBeGreaterThan(3900);
     expect(Date.now() - armed).toBeLessThan(9000);
+  });
+
+  test('and its steps survive a restart of the system bus', async () => {
+    const spec = nextSpec();
+    const own = await Driver.start(n1);
+    const { invocationId } = await own.call('create', spec, HOUR_MS);
+    lab.open.push(spec);
+    const ended = own.call('watchEnd', spec, invocationId);
+    await own.start(spec, invocationId, 'a', sh('read line; exit 7'));
+    await n1.must(['systemctl', 'restart', 'dbus.service']);
+    expect(await own.call('isAlive', spec, invocationId)).toBe(true);
+    await sleep(1000);
+    await own.call('write', 'a', Buffer.from('\n').toString('base64'), true);
+    expect((await own.end('a')).result).toMatchObject({ code: 'exited', status: 7 });
+    expect((await own.run(spec, invocationId, 'b', ['true'])).result.result).toBe('success');
+    await n1.must(['systemctl', 'stop', `${baseOf(spec)}.anchor.service`]);
+    await ended;
+    await own.close();
   });
 
   test('ends within its grace though a step ignores every signal it can', async () => {
@@ -276,7 +294,7 @@ describe('what stands in the way of a sandbox', () => {
         second.run(there, peer.invocationId, 'a', note),
       ]);
       expect([a.result.result, b.result.result]).toEqual(['success', 'success']);
-      const facts = statSync(join(cluster.sharedPath, `xce/main/${spec.job}.0`));
+      const facts = statSync(join(cluster.sharedPath, `xce/main/${spec.job}.0/work`));
       expect([facts.uid, facts.gid, facts.mode & 0o7777]).toEqual([spec.uid, spec.uid, 0o700]);
       await Promise.all([driver.call('destroy', spec), second.call('destroy', there)]);
     }

@@ -35,7 +35,7 @@ describe('what a step is', () => {
       expect(text).toContain(`${set}:\t0000000000000000\n`);
     }
     expect(text).toContain('NoNewPrivs:\t1\n');
-    expect(text).toMatch(new RegExp(`/shared/xce/main/${spec.job}\\.0\\n0077\\n$`));
+    expect(text).toMatch(new RegExp(`/shared/xce/main/${spec.job}\\.0/work\\n0077\\n$`));
     expect(await n1.must(['getent', 'passwd', String(spec.uid)])).toContain(
       `${name}:x:${spec.uid}:${spec.uid}:`,
     );
@@ -258,7 +258,7 @@ describe('what a step can reach', () => {
       '/dev/mqueue',
       '/dev/shm',
       '/run/xce/home',
-      `/shared/xce/main/${spec.job}.0`,
+      `/shared/xce/main/${spec.job}.0/work`,
       '/tmp',
       '/var/tmp',
       'wrote /tmp',

@@ -11,7 +11,7 @@ export type Report = {
 
 const JOB = '42';
 const NODES = ['n1', 'n2', 'n3'];
-const DIRECTORY = `${WORKSPACE}/main/${JOB}.0`;
+const DIRECTORY = `${WORKSPACE}/main/${JOB}.0/work`;
 
 type Lease = { readonly uid: number; readonly lease: number; readonly status: string };
 

@@ -23,10 +23,10 @@ import { closeDirectory, ensureDirectory, openRooted } from '../../os/rooted.ts'
 import { runChild } from '../../os/spawn.ts';
 import type { SandboxSpec } from '../backend.ts';
 import type { BoxPaths } from '../box.ts';
-import { workspaceName } from '../names.ts';
 import { encodeUserRecord, HOME_DIRECTORY } from '../user-record.ts';
+import { makeWorkspaceIn } from '../workspace.ts';
 
-export const USERDB_DIRECTORY = '/run/userdb';
+const USERDB_DIRECTORY = '/run/userdb';
 const RECORD_BYTES_MAX = 4096;
 const MOUNT_TIMEOUT_MS = 30_000;
 const ROOT = { uid: 0, gid: 0 } as const;
@@ -139,23 +139,12 @@ export const makeRecordHome = (): void => {
   makeDirectory(HOME_DIRECTORY, { ...ROOT, mode: 0o555 });
 };
 
-/**
- * Makes the workspace of the job attempt, or takes the one that another node of the job has just made. Parents
- * belong to root with mode 0711, the directory to the uid with 0700. Throws XceError 'sandbox-refused' or
- * 'sandbox-exists'.
- */
+/** Makes the workspace of the job attempt where it has one. Throws XceError 'sandbox-refused' or 'sandbox-exists'. */
 export const makeWorkspace = (spec: SandboxSpec): string | null => {
   if (spec.workspaceRoot === null) return null;
   const root = openWorkspaceRoot(spec.workspaceRoot);
   try {
-    const instance = ensureDirectory(root, spec.instance, { ...ROOT, mode: 0o711 });
-    try {
-      const own = ensureDirectory(instance, workspaceName(spec), privateTo(spec.uid));
-      closeDirectory(own);
-      return own.path;
-    } finally {
-      closeDirectory(instance);
-    }
+    return makeWorkspaceIn(root, spec, spec.uid);
   } finally {
     closeDirectory(root);
   }

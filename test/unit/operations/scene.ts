@@ -13,6 +13,7 @@ import { LeaseStore } from '../../../src/lease/store.ts';
 import { openTicket, signTicket, type TicketClaims } from '../../../src/lease/ticket.ts';
 import { machinePorts } from '../../../src/normalise/machine-ports.ts';
 import type { Context } from '../../../src/operations/context.ts';
+import { openGate } from '../../../src/sandbox/workspace.ts';
 import type { CommitContext, Committed, Decision } from '../../../src/wal/log.ts';
 import { fakeWorkers } from '../../support/fake-sessions.ts';
 import { MemoryLog } from '../lease/memory-log.ts';
@@ -116,6 +117,7 @@ export const setUp = async (options: { names?: readonly string[]; ttlMs?: number
       },
     },
     normalisePorts: machinePorts,
+    openGate,
     signTicket: (claims: TicketClaims) => {
       journal.push(`sign ${claims.node}`);
       return signTicket(claims, TICKET_KEYS.privateKey);
