@@ -124,13 +124,13 @@ test('a worker that is down means that nothing starts on any node', async () => 
   const id = nextJob();
   const { lease } = await site.allocate(id);
   const n3 = site.cluster.node('n3');
-  await n3.must(['systemctl', 'stop', 'xce-sandbox-worker.service']);
+  await n3.must(['systemctl', 'stop', 'xce-sandbox-worker-tls.socket', 'xce-sandbox-worker.service']);
   const end = await site.run(['launch', '--job', id, '--json', '--', 'touch', 'started']);
   expect(end.status).toBe(125);
   expect(JSON.parse(end.stdout)).toMatchObject({ error: { code: 'launch-refused', exitStatus: 125 } });
   expect(end.stderr).toMatch(/n3/);
   await expectNothing(lease);
-  await n3.must(['systemctl', 'start', 'xce-sandbox-worker.service']);
+  await n3.must(['systemctl', 'start', 'xce-sandbox-worker-tls.socket', 'xce-sandbox-worker.service']);
 });
 
 const expectNothing = async (lease: number): Promise<void> => {
@@ -194,19 +194,12 @@ test('the deadline ends a sandbox whose worker is dead', async () => {
     ...['lease', 'allocate', '--job', id, '--submitter', '1001', '--nodes', 'n1', '--ttl', '6s'],
   );
   const n1 = site.cluster.node('n1');
-  const { child, shows } = await spawnLaunch([
-    '--job',
-    id,
-    '--',
-    'sh',
-    '-c',
-    'echo up; exec setsid sleep 60',
-  ]);
+  const { child, shows } = await spawnLaunch(['--job', id, '--', 'sh', '-c', 'echo up; exec sleep 60']);
   await shows('up');
   await n1.must(['systemctl', 'mask', '--runtime', 'xce-sandbox-worker.service']);
   await n1.must(['systemctl', 'kill', '--signal=KILL', '--kill-whom=main', 'xce-sandbox-worker.service']);
   expect((await child.ended).exitCode).toBe(125);
   await n1.must(['timeout', '20', 'sh', '-c', `while pgrep -u ${uid} >/dev/null; do sleep 0.1; done`]);
   await n1.must(['systemctl', 'unmask', '--runtime', 'xce-sandbox-worker.service']);
-  await n1.must(['systemctl', 'start', 'xce-sandbox-worker.service']);
+  await n1.must(['systemctl', 'start', 'xce-sandbox-worker-tls.socket', 'xce-sandbox-worker.service']);
 });

@@ -115,7 +115,8 @@ export class Site {
       'cp "$(npm root -g)"/xce-sandbox/share/xce-sandbox-worker.* /etc/systemd/system/',
     ]);
     await node.must(['systemctl', 'daemon-reload']);
-    await node.must(['systemctl', 'enable', '--now', 'xce-sandbox-worker.service']);
+    const units = ['xce-sandbox-worker-tls.socket', 'xce-sandbox-worker.service'];
+    await node.must(['systemctl', 'enable', '--now', ...units]);
   }
 
   /** Runs `xce-sandbox ARGS` on the controller as root. */
