@@ -128,17 +128,6 @@ export const listNames = (path: string): readonly string[] => {
   }
 };
 
-/** Owner of a name; undefined where there is none. */
-export const ownerOf = (path: string): { readonly uid: number; readonly gid: number } | undefined => {
-  try {
-    const facts = lstatSync(path);
-    return { uid: facts.uid, gid: facts.gid };
-  } catch (error) {
-    if (errnoOf(error) === 'ENOENT') return undefined;
-    throw failed('look at', path, error);
-  }
-};
-
 /** Where a path leads to in the end; undefined where it leads nowhere. */
 export const resolvePath = (path: string): string | undefined => {
   try {

@@ -61,10 +61,6 @@ export const escapeJobId = (job: JobId): string => {
 export const workspaceName = (key: Pick<SandboxKey, 'job' | 'attempt'>): string =>
   `${escapeJobId(key.job)}.${key.attempt}`;
 
-/** The job attempt's directory on shared storage. */
-export const workspacePath = (root: string, key: Pick<SandboxKey, 'instance' | 'job' | 'attempt'>): string =>
-  `${root === '/' ? '' : root}/${key.instance}/${workspaceName(key)}`;
-
 /** The user and group name of the lease's uid on the nodes; made of numbers only, never of job text. */
 export const userName = (key: Pick<SandboxKey, 'instance' | 'lease'>): string => {
   const name = `xce-${key.instance}-${key.lease}`;

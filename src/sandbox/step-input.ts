@@ -12,7 +12,7 @@ import { userName } from './names.ts';
 import { HOME_DIRECTORY, LOGIN_SHELL } from './user-record.ts';
 
 /** Where commands without a slash are looked up, inside the sandbox and by the execution uid. */
-export const STEP_PATH = '/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin';
+const STEP_PATH = '/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin';
 
 /** One string of argv or environment, its NUL included: MAX_ARG_STRLEN of execve(2). */
 const STRING_BYTES_MAX = 131_072;

@@ -6,7 +6,7 @@ import { instanceSlice } from '../names.ts';
 import type { Context } from './context.ts';
 import { makeRecordHome } from './place.ts';
 
-export const SYSTEMD_VERSION_MIN = 252;
+const SYSTEMD_VERSION_MIN = 252;
 const NSSWITCH_BYTES_MAX = 64 << 10;
 const PROGRAMS = [
   '/bin/bash',

@@ -67,6 +67,8 @@ const isGone = (error: unknown): boolean => {
 export type UnitWatch = {
   /** Resolves at the next chance that the unit has changed since the last call. Rejects once the bus is gone. */
   next(signal?: AbortSignal): Promise<void>;
+  /** Whether the connection that it was made on is gone. */
+  readonly isLost: boolean;
   close(): void;
 };
 
@@ -86,15 +88,29 @@ export class Manager {
 
   static async #open(): Promise<Bus> {
     const bus = await Bus.connect();
-    await bus.addMatch(OWNER_RULE);
-    // Without a subscriber systemd sends no signals about units.
-    await bus.call({ ...TO_MANAGER, member: 'Subscribe', signature: '', body: [] });
-    return bus;
+    try {
+      await bus.addMatch(OWNER_RULE);
+      // Without a subscriber systemd sends no signals about units.
+      await Manager.#patiently(bus, () =>
+        bus.call({ ...TO_MANAGER, member: 'Subscribe', signature: '', body: [] }),
+      );
+      return bus;
+    } catch (error) {
+      bus.close();
+      throw error;
+    }
   }
 
-  async close(): Promise<void> {
-    const bus = await this.#bus?.catch(() => undefined);
-    bus?.close();
+  /** Repeats a call that may be repeated while systemd is off the bus: it executes itself anew, or the bus did. */
+  static async #patiently<T>(bus: Bus, ask: () => Promise<T>): Promise<T> {
+    for (let tries = 1; ; tries += 1) {
+      try {
+        return await ask();
+      } catch (error) {
+        if (!isAway(error) || tries === LOOKS_MAX) throw error;
+        await Manager.#awaitReturn(bus);
+      }
+    }
   }
 
   async #call(
@@ -107,15 +123,14 @@ export class Manager {
     return await bus.call({ ...TO_MANAGER, member, signature, body }, { fds });
   }
 
-  /** A look that may be repeated: waits for systemd while it executes itself anew. */
+  /** A call that may be repeated, also on a new connection when the old one turns out to be gone. */
   async #look<T>(ask: (bus: Bus) => Promise<T>): Promise<T> {
     for (let tries = 1; ; tries += 1) {
       const bus = await this.#connected();
       try {
-        return await ask(bus);
+        return await Manager.#patiently(bus, () => ask(bus));
       } catch (error) {
-        if (!isAway(error) || tries === LOOKS_MAX) throw error;
-        await Manager.#awaitReturn(bus);
+        if (!bus.isClosed || tries === LOOKS_MAX) throw error;
       }
     }
   }
@@ -271,6 +286,19 @@ export class Manager {
     }
   }
 
+  /** Holds a loaded unit as startTransient does, after the connection that held it was lost. Throws XceError
+   * 'systemd' when there is no such unit any more. */
+  async hold(unit: string): Promise<UnitWatch> {
+    const watch = await this.watch(unit);
+    try {
+      await this.#look((bus) => bus.call({ ...TO_MANAGER, member: 'RefUnit', signature: 's', body: [unit] }));
+      return watch;
+    } catch (error) {
+      watch.close();
+      throw error;
+    }
+  }
+
   /** Lets a unit that startTransient holds go. Without effect on one that is not held. */
   async release(unit: string): Promise<void> {
     try {
@@ -289,20 +317,24 @@ export class Manager {
   }
 
   async #stopOne(unit: string, limit: AbortSignal): Promise<void> {
-    const watch = await this.watch(unit);
-    try {
-      await this.#call('StopUnit', 'ss', [unit, 'replace']);
-      for (;;) {
-        const [job, active] = await this.#get(unit, UNIT, ['Job', 'ActiveState']);
-        const isIdle = asNumber(asList(job)[0]) === 0;
-        if (isIdle && (active === 'inactive' || active === 'failed')) return;
-        if (limit.aborted) throw new XceError('timeout', `${unit} is still ${asText(active)} after its stop`);
-        await watch.next(limit);
+    for (let tries = 1; ; tries += 1) {
+      const watch = await this.watch(unit);
+      try {
+        await this.#call('StopUnit', 'ss', [unit, 'replace']);
+        for (;;) {
+          const [job, active] = await this.#get(unit, UNIT, ['Job', 'ActiveState']);
+          const isIdle = asNumber(asList(job)[0]) === 0;
+          if (isIdle && (active === 'inactive' || active === 'failed')) return;
+          if (limit.aborted)
+            throw new XceError('timeout', `${unit} is still ${asText(active)} after its stop`);
+          await watch.next(limit);
+        }
+      } catch (error) {
+        if (isGone(error)) return;
+        if (!watch.isLost || tries === LOOKS_MAX) throw error;
+      } finally {
+        watch.close();
       }
-    } catch (error) {
-      if (!isGone(error)) throw error;
-    } finally {
-      watch.close();
     }
   }
 
@@ -355,11 +387,18 @@ export class Manager {
     const stopClose = bus.onClose(onChange);
     await Promise.all(rules.map((rule) => bus.addMatch(rule)));
     return {
+      get isLost() {
+        return bus.isClosed;
+      },
       next: async (signal) => {
         if (!hasChanged && signal?.aborted !== true) {
           await new Promise<void>((resolve) => {
-            wake = resolve;
-            signal?.addEventListener('abort', () => resolve(), { once: true });
+            const onAbort = (): void => wake();
+            signal?.addEventListener('abort', onAbort);
+            wake = () => {
+              signal?.removeEventListener('abort', onAbort);
+              resolve();
+            };
           });
         }
         wake = () => undefined;

@@ -10,11 +10,11 @@ import { makeStandardPipes, type StandardPipes } from '../../os/pipes.ts';
 import { createFile, removeFile } from '../../os/root-files.ts';
 import type { StepResult } from '../../rpc/message.ts';
 import type { RunningStep, SandboxSpec, StepSpec } from '../backend.ts';
-import { workspacePath } from '../names.ts';
 import { stepUnit, type UnitDraft } from '../properties.ts';
 import { encodeStepInput } from '../step-input.ts';
 import { describeEnd, LOST, toStepResult } from '../step-result.ts';
 import { HOME_DIRECTORY } from '../user-record.ts';
+import { workspacePaths } from '../workspace.ts';
 import { type Context, placeOf } from './context.ts';
 import type { Manager, UnitWatch } from './manager.ts';
 import { isAnchorAlive, isBoxOf, stopTimeoutMs, unitFacts } from './sandbox.ts';
@@ -22,11 +22,22 @@ import { isAnchorAlive, isBoxOf, stopTimeoutMs, unitFacts } from './sandbox.ts';
 const isOver = (active: string): boolean => active === 'inactive' || active === 'failed';
 
 /** The outcome of a step that has started, once its unit has no process left. The unit is let go then. */
-const awaitEnd = async (manager: Manager, unit: string, watch: UnitWatch): Promise<StepResult> => {
-  for (;;) {
-    const state = await manager.readUnit(unit);
-    if (isOver(state.activeState)) break;
-    await watch.next();
+const awaitEnd = async (manager: Manager, unit: string, first: UnitWatch): Promise<StepResult> => {
+  let watch = first;
+  try {
+    for (;;) {
+      try {
+        while (!isOver((await manager.readUnit(unit)).activeState)) await watch.next();
+        break;
+      } catch (error) {
+        // The bus was lost. Held again in time, the unit has still everything to say; else this throws.
+        if (!watch.isLost) throw error;
+        watch.close();
+        watch = await manager.hold(unit);
+      }
+    }
+  } finally {
+    watch.close();
   }
   const result = toStepResult(await manager.readEnd(unit));
   await manager.resetFailed(unit);
@@ -74,7 +85,7 @@ export const startSandboxStep = async (
 ): Promise<RunningStep> => {
   const { manager } = context;
   const { names, box } = placeOf(context, spec);
-  const workspace = spec.workspaceRoot === null ? null : workspacePath(spec.workspaceRoot, spec);
+  const workspace = spec.workspaceRoot === null ? null : workspacePaths(spec.workspaceRoot, spec).directory;
   const input = encodeStepInput(spec, step, workspace ?? HOME_DIRECTORY);
   // systemd itself refuses a step whose anchor is not active (Requisite=); this says which anchor it must be.
   if (!isBoxOf(box, invocationId)) {
@@ -103,7 +114,6 @@ export const startSandboxStep = async (
     const ended = awaitEnd(manager, unit, watch)
       .catch(() => giveUp(context, unit))
       .finally(() => {
-        watch.close();
         removeFile(inputFile);
       });
     keepUnsettled(context, spec.lease, ended);
