@@ -112,7 +112,7 @@ export class Site {
     await node.must([
       'sh',
       '-c',
-      'cp "$(npm root -g)"/xce-sandbox/share/xce-sandbox-worker.* /etc/systemd/system/',
+      'cp "$(npm root -g)"/xce-sandbox/share/xce-sandbox-worker*.* /etc/systemd/system/',
     ]);
     await node.must(['systemctl', 'daemon-reload']);
     const units = ['xce-sandbox-worker-tls.socket', 'xce-sandbox-worker.service'];
