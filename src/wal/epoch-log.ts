@@ -732,8 +732,8 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       }
       return back;
     });
-    if (await this.#directory.hasSuccessor(epoch)) return undefined;
     const { identity } = await onStorage('look at', path, () => file.facts());
+    if (await this.#directory.hasSuccessor(epoch)) return undefined;
     const log = { epoch, path, file, identity, header, replay, seen, isChecked: true, isLocked: false };
     await this.#tokens.mark(token, false);
     this.#open = log;

@@ -158,6 +158,34 @@ describe('a taker that is stopped while the owner goes on', () => {
   });
 });
 
+describe('a takeover that is stopped until another has taken the next epoch', () => {
+  test('says that the log is not its own', async () => {
+    const steps = await countShared(async (world) => {
+      await prepare(world);
+      const actor = world.controller('b');
+      await actor.log.takeover();
+      return actor;
+    });
+    const answers: string[] = [];
+    for (let stopAt = 0; stopAt < steps; stopAt++) {
+      const { answer, broken } = await interleave(
+        stopAt,
+        async (world, plan) => {
+          const { epoch } = await world.controller('b', plan).log.takeover();
+          expect(world.disk.pathsBelow('/log').at(-1)).toBe(world.epochPath(epoch));
+        },
+        async (world) => {
+          await world.controller('c').log.takeover();
+          await world.controller('c').log.takeover();
+        },
+      );
+      expect({ stopAt, broken }).toEqual({ stopAt, broken: [] });
+      answers.push(answer);
+    }
+    expect(answers.join(' ')).toMatch(/^(done )+(log-fenced ?)+$/);
+  });
+});
+
 describe('two processes of one host', () => {
   test('of which one is stopped: the other waits and gives up, or takes over; nothing is lost', async () => {
     const steps = await countShared(async (world) => {

@@ -3,7 +3,7 @@
  * handed out, lowest free first, by commits of two events each.
  */
 import { XceError } from '../../src/base/errors.ts';
-import { EpochLog, type EpochLogOptions } from '../../src/wal/epoch-log.ts';
+import { EpochLog, type EpochLogOptions, type EpochLogPorts } from '../../src/wal/epoch-log.ts';
 import type { Committed } from '../../src/wal/log.ts';
 import type { Machine } from '../../src/wal/machine.ts';
 import { GO, type Plan, SimulatedDisk, type SimulatedProcess } from './simulated-disk.ts';
@@ -57,7 +57,8 @@ export type Controller = {
 
 export class World {
   readonly disk = new SimulatedDisk();
-  readonly directory = LOG;
+  /** Type of the file system under the log. */
+  storageType = 'ext4';
   /** What was acknowledged to someone: name and uid. */
   readonly acknowledged = new Map<string, number>();
   /** What someone was told does not count. */
@@ -80,40 +81,47 @@ export class World {
     return `${LOG}/leases.wal.${epoch}`;
   }
 
+  portsOf(host: string, process = this.disk.process()): EpochLogPorts {
+    this.#processes += 1;
+    const storage = { type: this.storageType, source: '/dev/sim', path: LOG };
+    return {
+      files: process.files,
+      clock: { wallMs: () => this.disk.nowMs, monotonicMs: () => this.#monotonicMs },
+      bootId: `boot-${host}-${this.#boots.get(host) ?? 0}`,
+      processId: this.#processes,
+      randomBytes: (count) => {
+        this.#tokens += 1;
+        const bytes = Buffer.alloc(count);
+        bytes.writeUInt32BE(this.#tokens);
+        return bytes;
+      },
+      wait: async (milliseconds) => {
+        this.pass(milliseconds);
+        await new Promise((resolve) => setImmediate(resolve));
+      },
+      storage: { look: async () => storage, probe: async () => storage },
+    };
+  }
+
+  optionsOf(host: string): EpochLogOptions {
+    return {
+      directory: LOG,
+      runDirectory: `/run/${host}`,
+      memoryPath: `/var/${host}/seen.json`,
+      cluster: 'c',
+      instance: 'main',
+      host,
+      lockTimeoutMs: 1000,
+      holdTimeoutMs: 1000,
+    };
+  }
+
   /** A new process on a host. */
   controller(host: string, plan: Plan = () => GO, options: Partial<EpochLogOptions> = {}): Controller {
     const process = this.disk.process(plan);
-    this.#processes += 1;
-    const storage = { type: 'ext4', source: '/dev/sim', path: LOG };
     const log = new EpochLog<Grants, GrantEvent>(
-      {
-        files: process.files,
-        clock: { wallMs: () => this.disk.nowMs, monotonicMs: () => this.#monotonicMs },
-        bootId: `boot-${host}-${this.#boots.get(host) ?? 0}`,
-        processId: this.#processes,
-        randomBytes: (count) => {
-          this.#tokens += 1;
-          const bytes = Buffer.alloc(count);
-          bytes.writeUInt32BE(this.#tokens);
-          return bytes;
-        },
-        wait: async (milliseconds) => {
-          this.pass(milliseconds);
-          await new Promise((resolve) => setImmediate(resolve));
-        },
-        storage: { look: async () => storage, probe: async () => storage },
-      },
-      {
-        directory: LOG,
-        runDirectory: `/run/${host}`,
-        memoryPath: `/var/${host}/seen.json`,
-        cluster: 'c',
-        instance: 'main',
-        host,
-        lockTimeoutMs: 1000,
-        holdTimeoutMs: 1000,
-        ...options,
-      },
+      this.portsOf(host, process),
+      { ...this.optionsOf(host), ...options },
       grantMachine,
     );
     const grant = async (by: string): Promise<Committed<number>> => {
