@@ -21,13 +21,19 @@ const small = (name: string): VitestTier => ({
 });
 
 export const VITEST_TIERS: readonly VitestTier[] = [
-  small('unit'),
-  { ...small('property'), testMsMax: 60_000 },
+  // They change owners, drop privilege and mount; nothing in them pretends to be root.
+  { ...small('unit'), needsRoot: true },
+  { ...small('property'), needsRoot: true, testMsMax: 60_000 },
   { ...small('crash'), testMsMax: 60_000 },
   small('golden'),
   { ...small('model'), testMsMax: 120_000 },
   small('tidy'),
-  small('cli'),
+  {
+    ...small('cli'),
+    needsRoot: true,
+    testMsMax: 120_000,
+    globalSetup: './test/cli/global-setup.ts',
+  },
   {
     name: 'cluster',
     needsRoot: true,

@@ -1,0 +1,110 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { ALICE, CliHost, LOG_DIRECTORY, PKI_DIRECTORY } from './host.ts';
+import { expectRefusal, wordsOf } from './transcript.ts';
+
+let host: CliHost;
+beforeAll(async () => {
+  host = await CliHost.start();
+  await host.must(['lease', 'init']);
+  await host.must(['pki', 'init']);
+  await host.must(wordsOf(`pki issue --role controller --node ctl --out ${PKI_DIRECTORY}`));
+  host.write('/etc/hosts', '127.0.0.1 localhost n1 n2 n3\n');
+  await host.must(wordsOf(`lease allocate --job 42 --submitter ${ALICE} --nodes n[1-3]`));
+});
+afterAll(() => host.end());
+
+describe('launch says 125 for everything that is not the job', () => {
+  test.each<[args: string, code: string, says: RegExp]>([
+    [
+      'launch --job 42 id',
+      'usage',
+      /there is no command to run .*\n {2}next: put it behind --, as in: -- id -u\n/,
+    ],
+    ['launch --job 42', 'usage', /there is no command to run/],
+    ['launch --job 42 --', 'usage', /there is no command to run/],
+    ['launch -- id', 'usage', /which lease is meant\?/],
+    ['launch --job 42 --ranks 0 --mpi -- id', 'usage', /--ranks: '0' is not a number from 1/],
+    ['launch --job 42 --ranks 2 -- id', 'usage', /--mpi/],
+    ['launch --job 42 --stdin n9 -- id', 'node-unknown', /n9/],
+    ['launch --job 42 --nodes n9 -- id', 'node-unknown', /n9/],
+    ['launch --job 42 --env A=1 --env 1A=2 -- id', 'usage', /'1A' is not the name of a variable/],
+    ['launch --job 42 --env NOT_SET_HERE -- id', 'usage', /NOT_SET_HERE is not set here/],
+    ['launch --job 42 --timeout 5 -- id', 'usage', /--timeout: '5' is not a duration/],
+    ['launch --job 77 -- id', 'lease-missing', /job 77 has no lease/],
+    ['launch --job 42 --config /etc/none.ini -- id', 'config-missing', /\/etc\/none\.ini/],
+  ])('%s', async (args, code, says) => {
+    await expectRefusal(host, { args, code, status: 125, says });
+  });
+
+  test('no worker answers: nothing was started, and no binding was recorded', async () => {
+    const before = host.snapshot(LOG_DIRECTORY);
+    const { message } = await expectRefusal(host, {
+      args: 'launch --job 42 -- id',
+      code: 'launch-refused',
+      status: 125,
+      says: / {2}unchanged: nothing was started on any node\n/,
+    });
+    for (const node of ['n1', 'n2', 'n3']) expect(message).toContain(`cannot connect to ${node} port 7713`);
+    expect(host.snapshot(LOG_DIRECTORY)).toEqual(before);
+  });
+
+  test('the error is one line of events with --json', async () => {
+    const { stdout } = await host.xce(wordsOf('launch --job 42 --json -- id'));
+    const lines = stdout
+      .trimEnd()
+      .split('\n')
+      .map((line) => JSON.parse(line) as { event: string });
+    expect(lines.at(-1)).toMatchObject({
+      event: 'error',
+      error: { code: 'launch-refused', exitStatus: 125 },
+    });
+  });
+
+  test('without the keys of this host it says which file is missing', async () => {
+    await host.shell(`mv ${PKI_DIRECTORY}/host.key ${PKI_DIRECTORY}/away`);
+    const refusal = { args: 'launch --job 42 -- id', code: 'launch-refused', status: 125 };
+    await expectRefusal(host, { ...refusal, says: /cannot open \/etc\/xce-sandbox\/pki\/host\.key: ENOENT/ });
+    await host.shell(`mv ${PKI_DIRECTORY}/away ${PKI_DIRECTORY}/host.key`);
+  });
+});
+
+describe('with workers that do not answer', () => {
+  test('status still shows the leases, and which nodes are silent', async () => {
+    const { status, stdout } = await host.xce(['status', '--json']);
+    expect(status).toBe(0);
+    const shown = JSON.parse(stdout) as {
+      leases: unknown[];
+      pool: unknown;
+      nodes: { node: string; reachable: boolean; error: { code: string } }[];
+    };
+    expect(shown.leases).toMatchObject([{ job: '42', status: 'active' }]);
+    expect(shown.pool).toEqual({ size: 16, leased: 1 });
+    expect(shown.nodes.map(({ node, error }) => [node, error.code])).toEqual(
+      ['n1', 'n2', 'n3'].map((node) => [node, 'worker-unreachable']),
+    );
+    const table = await host.xce(['status']);
+    expect(table.stdout).toMatch(/^pool: 1 of 16 uids leased\n\nLEASE /);
+    expect(table.stdout).toMatch(/^n2 .* worker-unreachable /m);
+  });
+
+  test('stop is not done', async () => {
+    await expectRefusal(host, {
+      args: 'stop --job 42',
+      code: 'worker-unreachable',
+      status: 69,
+      says: /unchanged: /,
+    });
+  });
+
+  test('release keeps the uid in quarantine, and may be repeated', async () => {
+    const refusal = { args: 'lease release --job 42', code: 'release-blocked', status: 69, inTurn: true };
+    await expectRefusal(host, {
+      ...refusal,
+      says: /uid 70000 is kept in quarantine .*\n {2}next: .*lease release --job 42/,
+    });
+    const { stdout } = await host.xce(['lease', 'list']);
+    expect(stdout).toMatch(/^1 +70000 +42 +0 +quarantined +- +n\[1-3\] +node-unreachable: n1: /m);
+    await expectRefusal(host, { args: 'lease renew --job 42', code: 'lease-state', status: 77 });
+    await expectRefusal(host, { args: 'normalise --job 42', code: 'lease-state', status: 77 });
+  });
+});
