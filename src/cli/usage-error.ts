@@ -2,7 +2,6 @@
  * Says what is wrong with a command line: in one line, with the words as they were written, and with what was
  * probably meant. oclif's own texts run over several lines, join words with colons and carry colours.
  */
-import { stripVTControlCharacters } from 'node:util';
 import type { Config, Errors } from '@oclif/core';
 import { XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
@@ -64,9 +63,13 @@ const describeFlags = (flags: readonly unknown[], known: readonly string[]): str
     })
     .join('; ');
 
+/** What oclif may put around a part of its text, where colours are forced. */
+const DIM = ['\u001b[2m', '\u001b[22m'];
+
 /** One line of oclif's own text. */
 const describeOther = (message: string): string => {
-  const lines = stripVTControlCharacters(message.replace(/^Parsing (--[a-z-]+) \n\t/, '$1: '))
+  const lines = DIM.reduce((text, colour) => text.replaceAll(colour, ''), message)
+    .replace(/^Parsing (--[a-z-]+) \n\t/, '$1: ')
     .split('\n')
     .map((line) => line.trim())
     .filter(

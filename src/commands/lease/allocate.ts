@@ -10,9 +10,7 @@ export default class LeaseAllocate extends BaseCommand {
   static override summary = 'Lease one uid of the pool to a job attempt.';
   static override description =
     'Repeating the command while the lease is active gives the same lease; an attempt that has ended gets none.';
-  static override examples = [
-    "<%= config.bin %> lease allocate --job 42 --submitter 1001 --nodes 'n[1-3]' --ttl 10m",
-  ];
+  static override examples = ["<%= config.bin %> lease allocate --job 42 --submitter 1001 --nodes 'n[1-3]'"];
   static override flags = {
     job: jobFlag({ required: true }),
     attempt: attemptFlag({ description: 'Attempt (requeue count) of the job; default 0.' }),
