@@ -545,7 +545,6 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
         detail: { epoch: log.epoch, sequence: frame.next.sequence - 1 },
         cause: causes,
       });
-    await this.#drop();
     if (cause instanceof XceError && cause.code === 'log-fenced') {
       throw unknown(`epoch ${log.epoch + 1} was taken while a record was written to ${log.path}`, cause);
     }
@@ -577,20 +576,24 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
 
   async #takeOver(): Promise<LogPosition & { readonly notices: readonly LogNotice[] }> {
     const notices: LogNotice[] = [];
-    const newest = await this.#directory.newest();
-    let before: HeldToken | undefined;
-    if ((await this.#tokens.read(newest)) !== undefined) {
-      try {
-        before = await this.#tokens.lock(newest, this.#deadlineMs());
-      } catch (error) {
-        // A process of this host that is stuck: what it writes from now on will not count.
-        if (!(error instanceof XceError) || error.code !== 'log-busy') throw error;
-      }
-    }
+    const before = await this.#waitForOwn(await this.#directory.newest());
     try {
       return { ...(await this.#takeForCaller((await this.#directory.newest()) + 1, notices)), notices };
     } finally {
       if (before !== undefined) await this.#tokens.release(before);
+    }
+  }
+
+  /** Where this host owns the epoch, lets a process of it finish first; it is no condition. */
+  async #waitForOwn(epoch: number): Promise<HeldToken | undefined> {
+    try {
+      if ((await this.#tokens.read(epoch)) === undefined) return undefined;
+      return await this.#tokens.lock(epoch, this.#deadlineMs());
+    } catch (error) {
+      // A process that is stuck, or a token file that is broken, must not keep the next epoch: what is written to
+      // this one from now on will not count.
+      if (error instanceof XceError && (error.code === 'log-busy' || error.code === 'io')) return undefined;
+      throw error;
     }
   }
 

@@ -28,34 +28,36 @@ const SHARED: Rule = { kind: 'shared', refuse: [] };
 const NFS: Rule = { kind: 'shared', refuse: ['nolock', 'local_lock=all', 'local_lock=posix', 'nocto'] };
 
 /** A type that is not here is refused: nothing is known of its locks. */
-const RULES: Readonly<Record<string, Rule>> = {
-  nfs: NFS,
-  nfs4: NFS,
-  ceph: SHARED,
-  gpfs: SHARED,
-  gfs2: SHARED,
-  ocfs2: SHARED,
-  lustre: { kind: 'shared', refuse: ['noflock', 'localflock'] },
-  'fuse.glusterfs': {
-    kind: 'shared',
-    refuse: [],
-    lacks: 'a Gluster mount does not show whether its clients have a quorum',
-  },
-  ext2: LOCAL,
-  ext3: LOCAL,
-  ext4: LOCAL,
-  xfs: LOCAL,
-  btrfs: LOCAL,
-  zfs: LOCAL,
-  f2fs: LOCAL,
-  bcachefs: LOCAL,
-  overlay: LOCAL,
-  tmpfs: LOCAL,
-};
+const RULES: ReadonlyMap<string, Rule> = new Map(
+  Object.entries<Rule>({
+    nfs: NFS,
+    nfs4: NFS,
+    ceph: SHARED,
+    gpfs: SHARED,
+    gfs2: SHARED,
+    ocfs2: SHARED,
+    lustre: { kind: 'shared', refuse: ['noflock', 'localflock'] },
+    'fuse.glusterfs': {
+      kind: 'shared',
+      refuse: [],
+      lacks: 'a Gluster mount does not show whether its clients have a quorum',
+    },
+    ext2: LOCAL,
+    ext3: LOCAL,
+    ext4: LOCAL,
+    xfs: LOCAL,
+    btrfs: LOCAL,
+    zfs: LOCAL,
+    f2fs: LOCAL,
+    bcachefs: LOCAL,
+    overlay: LOCAL,
+    tmpfs: LOCAL,
+  }),
+);
 
 /** Why a mount cannot hold a log of this kind; undefined when nothing speaks against it. */
 export const findMountProblem = (mount: MountView, storage: 'shared' | 'local'): string | undefined => {
-  const rule = RULES[mount.type];
+  const rule = RULES.get(mount.type);
   if (rule === undefined) return `nothing is known of the locks of ${mount.type}`;
   if (rule.lacks !== undefined) return rule.lacks;
   if (rule.kind !== storage) {

@@ -1,0 +1,93 @@
+import { describe, expect, test } from 'vitest';
+import { checkLog, type LogReport } from '../../../src/wal/check.ts';
+import { GO } from '../../crash/simulated-disk.ts';
+import { grantMachine, World } from '../../crash/world.ts';
+
+const check = (world: World): Promise<LogReport> =>
+  checkLog(world.portsOf('checker'), { directory: '/log', cluster: 'c', instance: 'main' }, grantMachine);
+
+/** Epoch 1 with two grants, a void epoch 2, and epoch 3 with one grant more. */
+const threeEpochs = async (): Promise<World> => {
+  const world = new World();
+  const { log, grant } = world.controller('a');
+  await log.init();
+  await grant('one');
+  await grant('two');
+  const dying = world.controller('b', ({ call, path }) =>
+    call === 'append' && path === world.epochPath(2) ? { kind: 'killHalf' } : GO,
+  );
+  await dying.log.takeover().catch(() => undefined);
+  await world.controller('c').log.takeover();
+  await world.controller('c').grant('three');
+  return world;
+};
+
+describe('checking a log', () => {
+  test('tells of every epoch, newest first, and changes nothing', async () => {
+    const world = await threeEpochs();
+    const before = world.disk.copyOf('/log');
+    const { epochs, problems } = await check(world);
+    expect(problems).toEqual([]);
+    expect(epochs.map(({ epoch, status, owner }) => [epoch, status, owner?.host])).toEqual([
+      [3, 'complete', 'c'],
+      [2, 'void', 'b'],
+      [1, 'complete', 'a'],
+    ]);
+    expect(epochs[0]?.base).toMatchObject({
+      epoch: 1,
+      sequence: epochs[2]?.records === undefined ? -1 : epochs[2].records - 1,
+    });
+    expect(epochs[1]?.tornBytes).toBeGreaterThan(0);
+    expect(epochs[2]?.bytes).toBe(before.get(world.epochPath(1))?.length);
+    expect(world.disk.copyOf('/log')).toEqual(before);
+  });
+
+  test('names file and offset of every record that does not check, in every epoch', async () => {
+    const world = await threeEpochs();
+    for (const epoch of [1, 3]) {
+      const bytes = world.disk.bytesOf(world.epochPath(epoch)) ?? Buffer.alloc(0);
+      bytes[40] = (bytes[40] ?? 0) ^ 4;
+      world.disk.put(world.epochPath(epoch), bytes);
+    }
+    const { problems } = await check(world);
+    expect(problems.map(({ code, path, offset }) => [code, path, offset])).toEqual([
+      ['log-corrupt', world.epochPath(3), 0],
+      ['log-corrupt', world.epochPath(1), 0],
+    ]);
+  });
+
+  test('finds that an epoch rests on records which are gone', async () => {
+    const world = await threeEpochs();
+    const bytes = world.disk.bytesOf(world.epochPath(1)) ?? Buffer.alloc(0);
+    world.disk.put(world.epochPath(1), bytes.subarray(0, bytes.length - 1));
+    const { problems } = await check(world);
+    expect(problems).toMatchObject([{ code: 'log-corrupt', path: world.epochPath(1), offset: null }]);
+    expect(problems[0]?.message).toContain('epoch 3 rests on record');
+  });
+
+  test('takes a file of which the bytes were given up for what it is', async () => {
+    const world = await threeEpochs();
+    world.disk.put(world.epochPath(1), Buffer.alloc(0));
+    const { epochs, problems } = await check(world);
+    expect(problems).toEqual([]);
+    expect(epochs[2]).toMatchObject({ status: 'empty', owner: null });
+  });
+
+  test('finds a log in which nothing is complete', async () => {
+    const world = new World();
+    world.disk.put(world.epochPath(1), Buffer.alloc(0));
+    expect((await check(world)).problems).toMatchObject([
+      { code: 'log-corrupt', message: 'no epoch is complete' },
+    ]);
+  });
+
+  test('of another cluster says so', async () => {
+    const world = await threeEpochs();
+    const report = await checkLog(
+      world.portsOf('checker'),
+      { directory: '/log', cluster: 'other', instance: 'main' },
+      grantMachine,
+    );
+    expect(new Set(report.problems.map(({ code }) => code))).toEqual(new Set(['log-foreign']));
+  });
+});

@@ -1,0 +1,56 @@
+import { describe, expect, test } from 'vitest';
+import { findRollback, type LogSight, type Seen } from '../../../src/wal/memory.ts';
+
+const seen: Seen = { epoch: 4, token: 'a'.repeat(32), sequence: 10, chain: 77 };
+const sight: LogSight = {
+  newest: 4,
+  epoch: 4,
+  base: { epoch: 3, sequence: 2, chain: 1 },
+  markMet: true,
+  tokenOfSeen: seen.token,
+};
+const rollback = (change: Partial<LogSight>, of: Seen = seen): string | undefined =>
+  findRollback(of, { ...sight, ...change });
+
+describe('a log is no later state of what was seen', () => {
+  test('when its newest epoch is lower', () => {
+    expect(rollback({ newest: 3, epoch: 3 })).toContain('newest epoch is 3');
+  });
+  test('when the epoch has another owner', () => {
+    expect(rollback({ tokenOfSeen: 'b'.repeat(32) })).toContain('another');
+  });
+  test('when the record is gone, or another', () => {
+    expect(rollback({ markMet: false })).toContain('record 10');
+  });
+  test('when the epoch is no longer complete', () => {
+    expect(rollback({ newest: 5, epoch: 3 })).toContain('was complete');
+  });
+  test.each([
+    { epoch: 3, sequence: 99, chain: 1 },
+    { epoch: 4, sequence: 9, chain: 1 },
+    { epoch: 4, sequence: 10, chain: 78 },
+  ])('when a later epoch rests on %j', (base) => {
+    expect(rollback({ newest: 6, epoch: 6, base })).toContain('does not rest on');
+  });
+});
+
+describe('a log may be a later state of what was seen', () => {
+  test('when the record is there', () => {
+    expect(rollback({})).toBeUndefined();
+    expect(rollback({ newest: 5 })).toBeUndefined();
+  });
+  test.each([
+    { epoch: 4, sequence: 10, chain: 77 },
+    { epoch: 4, sequence: 11, chain: 5 },
+    { epoch: 5, sequence: 0, chain: 5 },
+  ])('when a later epoch rests on %j', (base) => {
+    expect(rollback({ newest: 6, epoch: 6, base })).toBeUndefined();
+  });
+  test('when the file was emptied after a later epoch had replaced it', () => {
+    const base = { epoch: 4, sequence: 12, chain: 5 };
+    expect(rollback({ newest: 6, epoch: 6, base, tokenOfSeen: undefined })).toBeUndefined();
+  });
+  test('when of the epoch no more than the header was seen, and it never counted', () => {
+    expect(rollback({ newest: 5, epoch: 3 }, { ...seen, sequence: 0 })).toBeUndefined();
+  });
+});
