@@ -3,26 +3,26 @@ import type { SandboxBackend } from '../backend.ts';
 import { type Context, placeOf } from './context.ts';
 import { armDeadlineTimer } from './deadline.ts';
 import { checkHost } from './host.ts';
-import { Manager } from './manager.ts';
 import { createSandbox, destroySandbox, isAnchorAlive, stopAllSteps, watchAnchorEnd } from './sandbox.ts';
 import { scanHost } from './scan.ts';
 import { startSandboxStep } from './step.ts';
+import { Systemd } from './systemd1.ts';
 
 /** The backend for hosts whose service manager is systemd 252 or newer. Calls for one lease must not overlap,
  * but for steps and watches. */
 export const createSystemdBackend = (settings: Settings): SandboxBackend => {
-  const manager = new Manager();
-  const context: Context = { settings, manager, unsettled: new Map() };
+  const systemd = new Systemd();
+  const context: Context = { settings, systemd, unsettled: new Map() };
   return {
     checkHost: () => checkHost(context),
     create: (spec, remainingMs) => createSandbox(context, spec, remainingMs),
-    armDeadline: (spec, remainingMs) => armDeadlineTimer(manager, placeOf(context, spec).names, remainingMs),
+    armDeadline: (spec, remainingMs) => armDeadlineTimer(systemd, placeOf(context, spec).names, remainingMs),
     startStep: (spec, invocationId, step) => startSandboxStep(context, spec, invocationId, step),
     stopSteps: (spec) => stopAllSteps(context, spec),
     destroy: (spec) => destroySandbox(context, spec),
     scan: (spec) => scanHost(context, spec),
     watchEnd: (spec, invocationId, signal) =>
-      watchAnchorEnd(manager, placeOf(context, spec).names, invocationId, signal),
-    isAlive: (spec, invocationId) => isAnchorAlive(manager, placeOf(context, spec).names, invocationId),
+      watchAnchorEnd(systemd, placeOf(context, spec).names, invocationId, signal),
+    isAlive: (spec, invocationId) => isAnchorAlive(systemd, placeOf(context, spec).names, invocationId),
   };
 };

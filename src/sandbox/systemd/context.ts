@@ -2,12 +2,12 @@ import type { LeaseNumber } from '../../base/ids.ts';
 import type { Settings } from '../../config/settings.ts';
 import { type BoxPaths, boxPaths } from '../box.ts';
 import { type SandboxKey, type SandboxNames, sandboxNames } from '../names.ts';
-import type { Manager } from './manager.ts';
+import type { Systemd } from './systemd1.ts';
 
 /** What the parts of the backend share. */
 export type Context = {
   readonly settings: Settings;
-  readonly manager: Manager;
+  readonly systemd: Systemd;
   /** Steps of this process that have not been settled yet, by lease: their units are still held. */
   readonly unsettled: Map<LeaseNumber, Set<Promise<unknown>>>;
 };

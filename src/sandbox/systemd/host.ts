@@ -28,11 +28,11 @@ export const asksSystemd = (nsswitch: string, database: 'passwd' | 'group'): boo
   });
 
 /** Throws XceError 'sandbox-refused' or 'systemd' with what is missing. Starts the instance's empty slice. */
-export const checkHost = async ({ settings, manager }: Context): Promise<void> => {
+export const checkHost = async ({ settings, systemd }: Context): Promise<void> => {
   const missing = PROGRAMS.find((program) => resolvePath(program) === undefined);
   if (missing !== undefined) throw refuse(`${missing} is not installed`);
   if (!isUnifiedHierarchy()) throw refuse('control groups of version 2 are not mounted at /sys/fs/cgroup');
-  const version = await manager.readVersion();
+  const version = await systemd.readVersion();
   if (version < SYSTEMD_VERSION_MIN) {
     throw refuse(`systemd ${version} is older than ${SYSTEMD_VERSION_MIN}`);
   }
@@ -50,5 +50,5 @@ export const checkHost = async ({ settings, manager }: Context): Promise<void> =
     throw refuse('the worker has a mount namespace of its own', 'remove Protect* and Private* from its unit');
   }
   makeRecordHome();
-  await manager.start(instanceSlice(settings.cluster.instance));
+  await systemd.start(instanceSlice(settings.cluster.instance));
 };

@@ -8,7 +8,6 @@
  * A box without id is one of ours whose making was cut short; a unit of our name without box is a stranger's.
  */
 import { join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { XceError } from '../../base/errors.ts';
 import { escapeText } from '../../base/escape.ts';
 import type { Uid } from '../../base/ids.ts';
@@ -16,6 +15,7 @@ import { isCgroupPopulated } from '../../os/cgroup.ts';
 import { mountOf } from '../../os/mounts.ts';
 import { kindOf, listDevices, listNames, removeFile, resolvePath } from '../../os/root-files.ts';
 import { closeDirectory, openRooted } from '../../os/rooted.ts';
+import { pause } from '../../os/watch.ts';
 import type { Mount } from '../../rpc/message.ts';
 import type { CreatedSandbox, SandboxSpec } from '../backend.ts';
 import type { BoxPaths } from '../box.ts';
@@ -25,7 +25,6 @@ import { describeEnd, type ServiceEnd } from '../step-result.ts';
 import { killCgroup } from './cgroup.ts';
 import { type Context, type Place, placeOf } from './context.ts';
 import { armDeadlineTimer } from './deadline.ts';
-import type { Manager } from './manager.ts';
 import { digestOf, type Marker, readMarker, writeMarker } from './marker.ts';
 import {
   boxExists,
@@ -38,6 +37,7 @@ import {
   removeUserRecord,
   writeUserRecord,
 } from './place.ts';
+import type { Systemd } from './systemd1.ts';
 
 /** Beside the grace of the units, for systemd itself. */
 const STOP_MARGIN_MS = 20_000;
@@ -84,13 +84,13 @@ export const listTransientFiles = (prefix: string): readonly string[] =>
   listNames(TRANSIENT_DIRECTORY).filter((name) => name.startsWith(prefix));
 
 /** Removes remains of units that are not running: failures, and files without a unit. */
-const forgetUnits = async (manager: Manager, names: SandboxNames): Promise<void> => {
-  const units = await manager.listUnits(names.unitPattern);
+const forgetUnits = async (systemd: Systemd, names: SandboxNames): Promise<void> => {
+  const units = await systemd.listUnits(names.unitPattern);
   const failed = units.filter((unit) => unit.active === 'failed');
-  await Promise.all(failed.map((unit) => manager.resetFailed(unit.name)));
+  await Promise.all(failed.map((unit) => systemd.resetFailed(unit.name)));
   const files = listTransientFiles(names.unitPrefix);
   if (files.length === 0) return;
-  const loaded = new Set((await manager.listUnits(names.unitPattern)).map((unit) => unit.name));
+  const loaded = new Set((await systemd.listUnits(names.unitPattern)).map((unit) => unit.name));
   const left = files.filter((file) => !loaded.has(file.replace(/\.d$/, '')));
   if (left.length === 0) return;
   for (const file of left) {
@@ -99,14 +99,14 @@ const forgetUnits = async (manager: Manager, names: SandboxNames): Promise<void>
       for (const name of listNames(path)) removeFile(join(path, name));
     } else removeFile(path);
   }
-  await manager.reload();
+  await systemd.reload();
 };
 
 const isRunning = (active: string): boolean => active !== 'inactive' && active !== 'failed';
 
 /** Refuses when a unit of our names runs that this worker has not made. */
-const refuseForeignUnits = async (manager: Manager, names: SandboxNames): Promise<void> => {
-  const foreign = (await manager.listUnits(names.unitPattern)).find((unit) => isRunning(unit.active));
+const refuseForeignUnits = async (systemd: Systemd, names: SandboxNames): Promise<void> => {
+  const foreign = (await systemd.listUnits(names.unitPattern)).find((unit) => isRunning(unit.active));
   if (foreign !== undefined) {
     throw new XceError('sandbox-exists', `unit ${foreign.name} is ${foreign.active} and not ours`, {
       at: foreign.name,
@@ -126,8 +126,8 @@ const explainAnchor = (end: ServiceEnd): XceError => {
 };
 
 /** What systemd really made of the anchor; its invocation id. */
-const checkAnchor = async (manager: Manager, spec: SandboxSpec, anchor: string): Promise<string> => {
-  const [state, identity] = await Promise.all([manager.readUnit(anchor), manager.readIdentity(anchor)]);
+const checkAnchor = async (systemd: Systemd, spec: SandboxSpec, anchor: string): Promise<string> => {
+  const [state, identity] = await Promise.all([systemd.readUnit(anchor), systemd.readIdentity(anchor)]);
   if (state.loadState !== 'loaded' || state.activeState !== 'active') {
     throw new XceError('systemd', `${anchor} is ${state.loadState}, ${state.activeState} after its start`);
   }
@@ -148,21 +148,21 @@ const startAnchor = async (
   workspace: string | null,
   remainingMs: number,
 ): Promise<string> => {
-  const { manager, settings } = context;
+  const { systemd, settings } = context;
   const { names } = placeOf(context, spec);
   const description = `xce-sandbox ${spec.instance}: job ${escapeText(spec.job)}, attempt ${spec.attempt}`;
-  await manager.startSlice(sliceUnit(names, description, settings.sandbox));
-  const anchor = await manager.startTransient(anchorUnit(unitFacts(context, spec, workspace)));
+  await systemd.startSlice(sliceUnit(names, description, settings.sandbox));
+  const anchor = await systemd.startTransient(anchorUnit(unitFacts(context, spec, workspace)));
   try {
-    if (!anchor.hasStarted) throw explainAnchor(await manager.readEnd(names.anchor));
+    if (!anchor.hasStarted) throw explainAnchor(await systemd.readEnd(names.anchor));
     const [invocationId] = await Promise.all([
-      checkAnchor(manager, spec, names.anchor),
-      armDeadlineTimer(manager, names, remainingMs),
+      checkAnchor(systemd, spec, names.anchor),
+      armDeadlineTimer(systemd, names, remainingMs),
     ]);
     return invocationId;
   } finally {
     anchor.watch.close();
-    await manager.release(names.anchor);
+    await systemd.release(names.anchor);
   }
 };
 
@@ -172,13 +172,13 @@ const build = async (
   remainingMs: number,
   { names, box }: Place,
 ): Promise<CreatedSandbox> => {
-  const { settings, manager } = context;
+  const { settings, systemd } = context;
   const digest = digestOf(spec);
   makeBox(settings.worker.runDirectory, box);
   writeMarker(box, { digest, invocationId: null });
   writeUserRecord(spec);
   const workspace = makeWorkspace(spec);
-  await Promise.all([mountBox(box, spec, settings.sandbox), forgetUnits(manager, names)]);
+  await Promise.all([mountBox(box, spec, settings.sandbox), forgetUnits(systemd, names)]);
   const invocationId = await startAnchor(context, spec, workspace, remainingMs);
   writeMarker(box, { digest, invocationId });
   return { unit: names.anchor, invocationId, created: true, workspace, mounts: listMounts(spec) };
@@ -186,13 +186,13 @@ const build = async (
 
 /** The sandbox that is there, if it is ours and alive. Throws 'sandbox-exists' for one with other terms. */
 const findEqual = async (
-  manager: Manager,
+  systemd: Systemd,
   spec: SandboxSpec,
   place: Place,
   marker: Marker | undefined,
 ): Promise<string | undefined> => {
   if (marker === undefined || marker.invocationId === null) return undefined;
-  if (!(await isAnchorAlive(manager, place.names, marker.invocationId))) return undefined;
+  if (!(await isAnchorAlive(systemd, place.names, marker.invocationId))) return undefined;
   if (marker.digest !== digestOf(spec)) {
     throw new XceError('sandbox-exists', `lease ${spec.lease} has a sandbox with other terms on this node`);
   }
@@ -204,20 +204,20 @@ export const createSandbox = async (
   spec: SandboxSpec,
   remainingMs: number,
 ): Promise<CreatedSandbox> => {
-  const { manager } = context;
+  const { systemd } = context;
   const place = placeOf(context, spec);
   if (spec.workspaceRoot !== null) checkVisible(spec.workspaceRoot);
   for (const path of spec.writablePaths) checkWritablePath(path);
   if (boxExists(place.box)) {
-    const invocationId = await findEqual(manager, spec, place, readMarker(place.box));
+    const invocationId = await findEqual(systemd, spec, place, readMarker(place.box));
     if (invocationId !== undefined) {
       const workspace = makeWorkspace(spec);
-      await armDeadlineTimer(manager, place.names, remainingMs);
+      await armDeadlineTimer(systemd, place.names, remainingMs);
       return { unit: place.names.anchor, invocationId, created: false, workspace, mounts: listMounts(spec) };
     }
     await destroySandbox(context, spec);
   }
-  await refuseForeignUnits(manager, place.names);
+  await refuseForeignUnits(systemd, place.names);
   try {
     return await build(context, spec, remainingMs, place);
   } catch (error) {
@@ -237,11 +237,11 @@ const messageOf = (error: unknown): string => (error instanceof Error ? error.me
 
 /** Whether the anchor of that invocation is active now. */
 export const isAnchorAlive = async (
-  manager: Manager,
+  systemd: Systemd,
   names: SandboxNames,
   invocationId: string,
 ): Promise<boolean> => {
-  const anchor = await manager.readUnit(names.anchor);
+  const anchor = await systemd.readUnit(names.anchor);
   return anchor.activeState === 'active' && anchor.invocationId === invocationId;
 };
 
@@ -254,17 +254,17 @@ export const isBoxOf = (box: BoxPaths, invocationId: string): boolean =>
  * says that the unit has changed; while the system bus is gone it tries again now and then.
  */
 export const watchAnchorEnd = async (
-  manager: Manager,
+  systemd: Systemd,
   names: SandboxNames,
   invocationId: string,
   signal: AbortSignal,
 ): Promise<void> => {
   while (!signal.aborted) {
     try {
-      const watch = await manager.watch(names.anchor);
+      const watch = await systemd.watch(names.anchor);
       try {
         while (!signal.aborted) {
-          if (!(await isAnchorAlive(manager, names, invocationId))) return;
+          if (!(await isAnchorAlive(systemd, names, invocationId))) return;
           await watch.next(signal);
         }
       } finally {
@@ -272,22 +272,22 @@ export const watchAnchorEnd = async (
       }
     } catch (error) {
       if (!(error instanceof XceError)) throw error;
-      // Nothing is known without the bus. An abort ends this sleep as well.
-      await sleep(RECONNECT_MS, undefined, { signal }).catch(() => undefined);
+      // Nothing is known without the bus.
+      await pause(RECONNECT_MS, signal);
     }
   }
 };
 
 const endUnits = async (context: Context, { names }: Place): Promise<void> => {
-  const { manager } = context;
-  const units = (await manager.listUnits(names.unitPattern)).filter((unit) => isRunning(unit.active));
+  const { systemd } = context;
+  const units = (await systemd.listUnits(names.unitPattern)).filter((unit) => isRunning(unit.active));
   // The slice with everything in it first: a deadline that is still armed does no harm.
   const isDeadline = (name: string): boolean =>
     names.deadlines.some((slot) => name === slot.timer || name === slot.service);
   const inside = units.map((unit) => unit.name).filter((name) => !isDeadline(name));
   const timers = units.map((unit) => unit.name).filter(isDeadline);
-  await manager.stop(inside, stopTimeoutMs(context));
-  await manager.stop(timers, STOP_MARGIN_MS);
+  await systemd.stop(inside, stopTimeoutMs(context));
+  await systemd.stop(timers, STOP_MARGIN_MS);
 };
 
 /**
@@ -303,7 +303,7 @@ export const destroySandbox = async (context: Context, spec: SandboxIdentity): P
     if (isCgroupPopulated(place.names.cgroup)) return;
     // Steps of this process let go of their units when they have read how they ended.
     await Promise.allSettled(context.unsettled.get(spec.lease) ?? []);
-    await forgetUnits(context.manager, place.names);
+    await forgetUnits(context.systemd, place.names);
   }
   removeUserRecord(spec);
   await removeBox(place.box);
@@ -312,9 +312,9 @@ export const destroySandbox = async (context: Context, spec: SandboxIdentity): P
 /** Ends every step of a sandbox that lives on, also steps that an earlier worker has started. */
 export const stopAllSteps = async (context: Context, spec: SandboxKey): Promise<void> => {
   const { names } = placeOf(context, spec);
-  const steps = (await context.manager.listUnits(names.unitPattern))
+  const steps = (await context.systemd.listUnits(names.unitPattern))
     .map((unit) => unit.name)
     .filter((name) => name.startsWith(`${names.base}.step.`));
-  await context.manager.stop(steps, stopTimeoutMs(context));
+  await context.systemd.stop(steps, stopTimeoutMs(context));
   await Promise.allSettled(context.unsettled.get(spec.lease) ?? []);
 };

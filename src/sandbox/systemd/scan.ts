@@ -117,7 +117,7 @@ export const scanHost = async (context: Context, spec: SandboxIdentity): Promise
     [
       'units',
       async () =>
-        (await context.manager.listUnits(names.unitPattern)).map((unit) => ({
+        (await context.systemd.listUnits(names.unitPattern)).map((unit) => ({
           kind: 'unit',
           detail: `${escapeText(unit.name)} is ${unit.active}`,
         })),

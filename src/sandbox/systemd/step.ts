@@ -16,39 +16,39 @@ import { describeEnd, LOST, toStepResult } from '../step-result.ts';
 import { HOME_DIRECTORY } from '../user-record.ts';
 import { workspacePaths } from '../workspace.ts';
 import { type Context, placeOf } from './context.ts';
-import type { Manager, UnitWatch } from './manager.ts';
 import { isAnchorAlive, isBoxOf, stopTimeoutMs, unitFacts } from './sandbox.ts';
+import type { Systemd, UnitWatch } from './systemd1.ts';
 
 const isOver = (active: string): boolean => active === 'inactive' || active === 'failed';
 
 /** The outcome of a step that has started, once its unit has no process left. The unit is let go then. */
-const awaitEnd = async (manager: Manager, unit: string, first: UnitWatch): Promise<StepResult> => {
+const awaitEnd = async (systemd: Systemd, unit: string, first: UnitWatch): Promise<StepResult> => {
   let watch = first;
   try {
     for (;;) {
       try {
-        while (!isOver((await manager.readUnit(unit)).activeState)) await watch.next();
+        while (!isOver((await systemd.readUnit(unit)).activeState)) await watch.next();
         break;
       } catch (error) {
         // The bus was lost. Held again in time, the unit has still everything to say; else this throws.
         if (!watch.isLost) throw error;
         watch.close();
-        watch = await manager.hold(unit);
+        watch = await systemd.hold(unit);
       }
     }
   } finally {
     watch.close();
   }
-  const result = toStepResult(await manager.readEnd(unit));
-  await manager.resetFailed(unit);
-  await manager.release(unit);
+  const result = toStepResult(await systemd.readEnd(unit));
+  await systemd.resetFailed(unit);
+  await systemd.release(unit);
   return result;
 };
 
 /** Without the bus nobody can say how the step ends: it is ended, as far as that is possible, and lost. */
 const giveUp = async (context: Context, unit: string): Promise<StepResult> => {
   try {
-    await context.manager.stop([unit], stopTimeoutMs(context));
+    await context.systemd.stop([unit], stopTimeoutMs(context));
   } catch (error) {
     // A unit that cannot be stopped now is bound to the anchor and its deadline, and scan will name it.
     if (!(error instanceof XceError)) throw error;
@@ -63,7 +63,7 @@ const explainStart = async (
   invocationId: string,
   why: XceError,
 ): Promise<XceError> =>
-  (await isAnchorAlive(context.manager, placeOf(context, spec).names, invocationId))
+  (await isAnchorAlive(context.systemd, placeOf(context, spec).names, invocationId))
     ? why
     : new XceError('sandbox-lost', `the sandbox of lease ${spec.lease} ended before the step began`);
 
@@ -83,7 +83,7 @@ export const startSandboxStep = async (
   invocationId: string,
   step: StepSpec,
 ): Promise<RunningStep> => {
-  const { manager } = context;
+  const { systemd } = context;
   const { names, box } = placeOf(context, spec);
   const workspace = spec.workspaceRoot === null ? null : workspacePaths(spec.workspaceRoot, spec).directory;
   const input = encodeStepInput(spec, step, workspace ?? HOME_DIRECTORY);
@@ -105,13 +105,13 @@ export const startSandboxStep = async (
     const { watch, hasStarted } = await startHeld(context, spec, invocationId, draft, pipes);
     if (!hasStarted) {
       watch.close();
-      const end = await manager.readEnd(unit);
-      await manager.resetFailed(unit);
-      await manager.release(unit);
+      const end = await systemd.readEnd(unit);
+      await systemd.resetFailed(unit);
+      await systemd.release(unit);
       const why = new XceError('systemd', `the step did not start: ${describeEnd(end)}`);
       throw await explainStart(context, spec, invocationId, why);
     }
-    const ended = awaitEnd(manager, unit, watch)
+    const ended = awaitEnd(systemd, unit, watch)
       .catch(() => giveUp(context, unit))
       .finally(() => {
         removeFile(inputFile);
@@ -131,9 +131,9 @@ const startHeld = async (
   invocationId: string,
   unit: UnitDraft,
   pipes: StandardPipes,
-): ReturnType<Manager['startTransient']> => {
+): ReturnType<Systemd['startTransient']> => {
   try {
-    return await context.manager.startTransient(unit, pipes.ends);
+    return await context.systemd.startTransient(unit, pipes.ends);
   } catch (error) {
     if (!(error instanceof XceError)) throw error;
     if (busErrorOf(error) !== undefined) throw await explainStart(context, spec, invocationId, error);
@@ -163,10 +163,10 @@ const runningStep = (
     stderr: pipes.stderr,
     ended: settled,
     signal: async (signal) => {
-      if (!hasEnded) await context.manager.signalMain(unit, signal);
+      if (!hasEnded) await context.systemd.signalMain(unit, signal);
     },
     stop: async () => {
-      if (!hasEnded) await context.manager.stop([unit], stopTimeoutMs(context));
+      if (!hasEnded) await context.systemd.stop([unit], stopTimeoutMs(context));
       await settled;
     },
   };

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { asksSystemd } from '../../../src/sandbox/systemd/host.ts';
-import { unitPath } from '../../../src/sandbox/systemd/manager.ts';
+import { unitPath } from '../../../src/sandbox/systemd/systemd1.ts';
 
 describe('nsswitch.conf', () => {
   test('asks systemd where its word stands for the database', () => {

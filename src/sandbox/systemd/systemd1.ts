@@ -75,14 +75,14 @@ export type UnitWatch = {
 /** A unit that startTransient has made. `hasStarted` is false when it never became active. */
 export type HeldUnit = { readonly watch: UnitWatch; readonly hasStarted: boolean };
 
-export class Manager {
+export class Systemd {
   #bus: Promise<Bus> | undefined;
 
   /** The connection, made when it is first needed and again after it was lost. */
   async #connected(): Promise<Bus> {
     const known = await this.#bus?.catch(() => undefined);
     if (known !== undefined && !known.isClosed) return known;
-    this.#bus = Manager.#open();
+    this.#bus = Systemd.#open();
     return await this.#bus;
   }
 
@@ -91,7 +91,7 @@ export class Manager {
     try {
       await bus.addMatch(OWNER_RULE);
       // Without a subscriber systemd sends no signals about units.
-      await Manager.#patiently(bus, () =>
+      await Systemd.#patiently(bus, () =>
         bus.call({ ...TO_MANAGER, member: 'Subscribe', signature: '', body: [] }),
       );
       return bus;
@@ -108,7 +108,7 @@ export class Manager {
         return await ask();
       } catch (error) {
         if (!isAway(error) || tries === LOOKS_MAX) throw error;
-        await Manager.#awaitReturn(bus);
+        await Systemd.#awaitReturn(bus);
       }
     }
   }
@@ -128,7 +128,7 @@ export class Manager {
     for (let tries = 1; ; tries += 1) {
       const bus = await this.#connected();
       try {
-        return await Manager.#patiently(bus, () => ask(bus));
+        return await Systemd.#patiently(bus, () => ask(bus));
       } catch (error) {
         if (!bus.isClosed || tries === LOOKS_MAX) throw error;
       }
