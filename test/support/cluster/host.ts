@@ -47,6 +47,7 @@ const PROGRAMS = {
     setcap: 'libcap2-bin',
     setfacl: 'acl',
     setfattr: 'attr',
+    zsh: 'zsh',
   },
 } as const;
 

@@ -1,0 +1,154 @@
+# bash completion for xce-sandbox(1). Written by test/support/surface/main.ts from the commands; do not edit.
+
+# The words that may follow the given words of a command.
+_xce_sandbox_words() {
+  case $1 in
+    '') echo 'config help launch lease normalise pki status stop' ;;
+    'config') echo 'show' ;;
+    'lease') echo 'allocate init list release renew show takeover verify' ;;
+    'pki') echo 'init issue' ;;
+  esac
+}
+
+# The flags of a command; a star marks what may be given more than once.
+_xce_sandbox_flags() {
+  case $1 in
+    'config show') echo '--config --json' ;;
+    'help') echo '' ;;
+    'launch') echo '--attempt --chdir --env* --job --label --lease --mpi --nodes --ranks --stdin --tasks-per-node --timeout --config --json' ;;
+    'lease allocate') echo '--attempt --job --nodes --submitter --ttl --workspace --write* --config --json' ;;
+    'lease init') echo '--config --json' ;;
+    'lease list') echo '--status* --config --json' ;;
+    'lease release') echo '--attempt --job --lease --config --json' ;;
+    'lease renew') echo '--attempt --job --lease --ttl --config --json' ;;
+    'lease show') echo '--attempt --job --lease --config --json' ;;
+    'lease takeover') echo '--config --json' ;;
+    'lease verify') echo '--config --json' ;;
+    'normalise') echo '--attempt --job --lease --plan --verify --config --json' ;;
+    'pki init') echo '--config --json' ;;
+    'pki issue') echo '--days --node --out --role --config --json' ;;
+    'status') echo '--nodes --config --json' ;;
+    'stop') echo '--attempt --job --lease --config --json' ;;
+  esac
+}
+
+# What the value of a flag of a command may be: @file, @directory, @any, or the words themselves.
+_xce_sandbox_value() {
+  case "$1 $2" in
+    'config show --config') echo '@file' ;;
+    'launch --attempt') echo '@any' ;;
+    'launch --chdir') echo '@directory' ;;
+    'launch --env' | 'launch -e') echo '@any' ;;
+    'launch --job' | 'launch -j') echo '@any' ;;
+    'launch --lease') echo '@any' ;;
+    'launch --nodes') echo '@any' ;;
+    'launch --ranks' | 'launch -n') echo '@any' ;;
+    'launch --stdin') echo 'none all' ;;
+    'launch --tasks-per-node') echo '@any' ;;
+    'launch --timeout') echo '@any' ;;
+    'launch --config') echo '@file' ;;
+    'lease allocate --attempt') echo '@any' ;;
+    'lease allocate --job' | 'lease allocate -j') echo '@any' ;;
+    'lease allocate --nodes' | 'lease allocate -n') echo '@any' ;;
+    'lease allocate --submitter') echo '@any' ;;
+    'lease allocate --ttl') echo '@any' ;;
+    'lease allocate --workspace') echo '@any' ;;
+    'lease allocate --write') echo '@any' ;;
+    'lease allocate --config') echo '@file' ;;
+    'lease init --config') echo '@file' ;;
+    'lease list --status') echo 'active draining normalising quarantined' ;;
+    'lease list --config') echo '@file' ;;
+    'lease release --attempt') echo '@any' ;;
+    'lease release --job' | 'lease release -j') echo '@any' ;;
+    'lease release --lease') echo '@any' ;;
+    'lease release --config') echo '@file' ;;
+    'lease renew --attempt') echo '@any' ;;
+    'lease renew --job' | 'lease renew -j') echo '@any' ;;
+    'lease renew --lease') echo '@any' ;;
+    'lease renew --ttl') echo '@any' ;;
+    'lease renew --config') echo '@file' ;;
+    'lease show --attempt') echo '@any' ;;
+    'lease show --job' | 'lease show -j') echo '@any' ;;
+    'lease show --lease') echo '@any' ;;
+    'lease show --config') echo '@file' ;;
+    'lease takeover --config') echo '@file' ;;
+    'lease verify --config') echo '@file' ;;
+    'normalise --attempt') echo '@any' ;;
+    'normalise --job' | 'normalise -j') echo '@any' ;;
+    'normalise --lease') echo '@any' ;;
+    'normalise --config') echo '@file' ;;
+    'pki init --config') echo '@file' ;;
+    'pki issue --days') echo '@any' ;;
+    'pki issue --node') echo '@any' ;;
+    'pki issue --out') echo '@directory' ;;
+    'pki issue --role') echo 'controller worker operator' ;;
+    'pki issue --config') echo '@file' ;;
+    'status --nodes' | 'status -n') echo '@any' ;;
+    'status --config') echo '@file' ;;
+    'stop --attempt') echo '@any' ;;
+    'stop --job' | 'stop -j') echo '@any' ;;
+    'stop --lease') echo '@any' ;;
+    'stop --config') echo '@file' ;;
+  esac
+}
+
+_xce_sandbox() {
+  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
+  local command='' word value candidates='' index
+  COMPREPLY=()
+
+  # --flag=value arrives as three words, because bash breaks words at =.
+  if [[ $cur == '=' ]]; then
+    cur=''
+  elif [[ $prev == '=' && COMP_CWORD -ge 2 ]]; then
+    prev=${COMP_WORDS[COMP_CWORD - 2]}
+  fi
+
+  for ((index = 1; index < COMP_CWORD; index++)); do
+    word=${COMP_WORDS[index]}
+    if [[ $word == '--' ]]; then
+      # The command of a job: a program, then its files.
+      if ((index == COMP_CWORD - 1)); then
+        mapfile -t COMPREPLY < <(compgen -c -- "$cur")
+      else
+        mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        compopt -o filenames 2>/dev/null
+      fi
+      return
+    fi
+  done
+  for ((index = 1; index < COMP_CWORD; index++)); do
+    word=${COMP_WORDS[index]}
+    [[ $word == -* ]] && break
+    [[ $index == 1 && $word == help ]] && continue
+    command+=${command:+ }$word
+  done
+
+  value=$(_xce_sandbox_value "$command" "$prev")
+  case $value in
+    @file) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+    @directory) mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+    @any | '') ;;
+    *) mapfile -t COMPREPLY < <(compgen -W "$value" -- "$cur") ;;
+  esac
+  if [[ -n $value ]]; then
+    [[ $value == @* ]] && compopt -o filenames 2>/dev/null
+    return
+  fi
+
+  if [[ $cur != -* ]]; then
+    candidates=$(_xce_sandbox_words "$command")
+  fi
+  if [[ -z $candidates && ${COMP_WORDS[1]} != help ]]; then
+    for word in $(_xce_sandbox_flags "$command"); do
+      if [[ $word == *'*' ]]; then
+        candidates+=" ${word%'*'}"
+      elif [[ " ${COMP_WORDS[*]:1:COMP_CWORD-1} " != *" $word "* ]]; then
+        candidates+=" $word"
+      fi
+    done
+  fi
+  mapfile -t COMPREPLY < <(compgen -W "$candidates" -- "$cur")
+}
+
+complete -F _xce_sandbox xce-sandbox

@@ -1,0 +1,237 @@
+#compdef xce-sandbox
+# zsh completion for xce-sandbox(1). Written by test/support/surface/main.ts from the commands; do not edit.
+
+_xce-sandbox() {
+  local curcontext=$curcontext state line
+  local -a words_here=(
+    'config:The effective configuration'
+    'help:Show what a command does, and its flags'
+    'launch:Run a command in the sandbox of a job on every node, or an MPI program'
+    'lease:Uids of the pool, one per job attempt'
+    'normalise:Hand the files of a job to its submitter, or look what would be handed over'
+    'pki:Certificates and keys of the hosts'
+    'status:Show leases, and the sandboxes that the workers have'
+    'stop:End every step of a job on all its nodes. Its lease stays'
+  )
+  _arguments -C ': :->command' '*:: :->rest'
+  case $state in
+    command) _describe -t commands 'command' words_here ;;
+    rest)
+      case $words[1] in
+        config) _xce-sandbox_config ;;
+        help) _xce-sandbox ;;
+        launch) _xce-sandbox_launch ;;
+        lease) _xce-sandbox_lease ;;
+        normalise) _xce-sandbox_normalise ;;
+        pki) _xce-sandbox_pki ;;
+        status) _xce-sandbox_status ;;
+        stop) _xce-sandbox_stop ;;
+      esac
+      ;;
+  esac
+}
+
+_xce-sandbox_config() {
+  local curcontext=$curcontext state line
+  local -a words_here=(
+    'show:Show the effective configuration, and where each value comes from'
+  )
+  _arguments -C ': :->command' '*:: :->rest'
+  case $state in
+    command) _describe -t commands 'command' words_here ;;
+    rest)
+      case $words[1] in
+        show) _xce-sandbox_config_show ;;
+      esac
+      ;;
+  esac
+}
+
+_xce-sandbox_lease() {
+  local curcontext=$curcontext state line
+  local -a words_here=(
+    'allocate:Lease one uid of the pool to a job attempt'
+    'init:Create the lease log of this cluster and instance'
+    'list:List the leases that hold a uid'
+    'release:End a job and free its uid, by proof'
+    'renew:Give an active lease a new term from now on'
+    'show:Show one lease, and what it waits for'
+    'takeover:Make this controller the owner of the lease log'
+    'verify:Check every byte of the lease log, without changing anything'
+  )
+  _arguments -C ': :->command' '*:: :->rest'
+  case $state in
+    command) _describe -t commands 'command' words_here ;;
+    rest)
+      case $words[1] in
+        allocate) _xce-sandbox_lease_allocate ;;
+        init) _xce-sandbox_lease_init ;;
+        list) _xce-sandbox_lease_list ;;
+        release) _xce-sandbox_lease_release ;;
+        renew) _xce-sandbox_lease_renew ;;
+        show) _xce-sandbox_lease_show ;;
+        takeover) _xce-sandbox_lease_takeover ;;
+        verify) _xce-sandbox_lease_verify ;;
+      esac
+      ;;
+  esac
+}
+
+_xce-sandbox_pki() {
+  local curcontext=$curcontext state line
+  local -a words_here=(
+    'init:Create the certificate authority and the ticket key of this cluster'
+    'issue:Issue the certificate and keys of one host'
+  )
+  _arguments -C ': :->command' '*:: :->rest'
+  case $state in
+    command) _describe -t commands 'command' words_here ;;
+    rest)
+      case $words[1] in
+        init) _xce-sandbox_pki_init ;;
+        issue) _xce-sandbox_pki_issue ;;
+      esac
+      ;;
+  esac
+}
+
+_xce-sandbox_config_show() {
+  _arguments -s -S \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_launch() {
+  _arguments -s -S \
+    '--attempt=''[Attempt (requeue count) of the job; default: the latest one with a lease]:N: ' \
+    '--chdir=''[Working directory; default: the workspace]:DIR:_files -/' \
+    '*'{-e+,--env=}'[Set a variable, or pass one on from here]:NAME =VALUE: ' \
+    '(-j --job)'{-j+,--job=}'[Job id, exactly as the batch system writes it]:ID: ' \
+    '(-l --label)'{-l,--label}'[Put the node before each line]' \
+    '--lease=''[Lease number, in place of --job]:N: ' \
+    '--mpi''[Start with Open MPI 5 (prterun) from the first node]' \
+    '--nodes=''[Only these nodes of the lease]:LIST: ' \
+    '(-n --ranks)'{-n+,--ranks=}'[MPI: ranks in all; default: one per node]:N: ' \
+    '--stdin=''[Who reads standard input: none, all, or a node]:none all NODE:(none all)' \
+    '--tasks-per-node=''[MPI: slots of each node]:N: ' \
+    '--timeout=''[End the job after this time]:TIME: ' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]' \
+    '(-):command of the job:_command_names -e' \
+    '*::argument:_normal'
+}
+
+_xce-sandbox_lease_allocate() {
+  _arguments -s -S \
+    '--attempt=''[Attempt (requeue count) of the job; default 0]:N: ' \
+    '(-j --job)'{-j+,--job=}'[Job id, exactly as the batch system writes it]:ID: ' \
+    '(-n --nodes)'{-n+,--nodes=}'[Nodes of the job]:LIST: ' \
+    '--submitter=''[Who gets the files back]:UID  GID: ' \
+    '--ttl=''[How long the job may run before its lease must be renewed]:TIME: ' \
+    '--workspace=''[The \[storage\] of the workspace, or "none"; default: the first that has one]:NAME: ' \
+    '*''--write=''[Further path on shared storage that the job may write; walked whole afterwards]:PATH: ' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_lease_init() {
+  _arguments -s -S \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_lease_list() {
+  _arguments -s -S \
+    '*''--status=''[Only leases in this state]:active draining normalising quarantined:(active draining normalising quarantined)' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_lease_release() {
+  _arguments -s -S \
+    '--attempt=''[Attempt (requeue count) of the job; default: the latest one with a lease]:N: ' \
+    '(-j --job)'{-j+,--job=}'[Job id, exactly as the batch system writes it]:ID: ' \
+    '--lease=''[Lease number, in place of --job]:N: ' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_lease_renew() {
+  _arguments -s -S \
+    '--attempt=''[Attempt (requeue count) of the job; default: the latest one with a lease]:N: ' \
+    '(-j --job)'{-j+,--job=}'[Job id, exactly as the batch system writes it]:ID: ' \
+    '--lease=''[Lease number, in place of --job]:N: ' \
+    '--ttl=''[Length of the new term; default: \[lease\] ttl]:TIME: ' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_lease_show() {
+  _arguments -s -S \
+    '--attempt=''[Attempt (requeue count) of the job; default: the latest one with a lease]:N: ' \
+    '(-j --job)'{-j+,--job=}'[Job id, exactly as the batch system writes it]:ID: ' \
+    '--lease=''[Lease number, in place of --job]:N: ' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_lease_takeover() {
+  _arguments -s -S \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_lease_verify() {
+  _arguments -s -S \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_normalise() {
+  _arguments -s -S \
+    '--attempt=''[Attempt (requeue count) of the job; default: the latest one with a lease]:N: ' \
+    '(-j --job)'{-j+,--job=}'[Job id, exactly as the batch system writes it]:ID: ' \
+    '--lease=''[Lease number, in place of --job]:N: ' \
+    '--plan''[Walk and report; change nothing]' \
+    '--verify''[Walk and prove that nothing is left; change nothing]' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_pki_init() {
+  _arguments -s -S \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_pki_issue() {
+  _arguments -s -S \
+    '--days=''[Validity; default 365 days]:N: ' \
+    '--node=''[Name of the host]:NAME: ' \
+    '--out=''[Directory to write]:DIR:_files -/' \
+    '--role=''[What the host does]:controller worker operator:(controller worker operator)' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_status() {
+  _arguments -s -S \
+    '(-n --nodes)'{-n+,--nodes=}'[Only these nodes]:LIST: ' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_stop() {
+  _arguments -s -S \
+    '--attempt=''[Attempt (requeue count) of the job; default: the latest one with a lease]:N: ' \
+    '(-j --job)'{-j+,--job=}'[Job id, exactly as the batch system writes it]:ID: ' \
+    '--lease=''[Lease number, in place of --job]:N: ' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+if [[ $funcstack[1] == _xce-sandbox ]]; then
+  _xce-sandbox "$@"
+else
+  compdef _xce-sandbox xce-sandbox
+fi
