@@ -37,6 +37,7 @@ const PROGRAMS = {
     mount: 'mount',
   },
   tests: {
+    fish: 'fish',
     bindfs: 'bindfs',
     fusermount3: 'fuse3',
     mandoc: 'mandoc',
