@@ -102,8 +102,8 @@ export const Mount = v.object({
   path: absolutePath,
   /** Mount source and type as in /proc/self/mountinfo, root of the mount within its file system, statfs f_fsid in hex. */
   source: text(LIMITS.pathBytesMax),
-  type: text(64),
-  fsid: text(64),
+  type: text(LIMITS.mountWordBytesMax),
+  fsid: text(LIMITS.mountWordBytesMax),
 });
 export type Mount = v.InferOutput<typeof Mount>;
 
@@ -129,10 +129,10 @@ export const MESSAGES = {
       version: text(64),
       node: nodeName,
       instance: instanceName,
-      bootId: text(64),
+      bootId: text(LIMITS.bootIdBytesMax),
       /** Raw Ed25519 public key that signs this worker's certificates of cleanliness, hex. */
-      workerKey: hex(32),
-      nonce: hex(16),
+      workerKey: hex(LIMITS.workerKeyBytes),
+      nonce: hex(LIMITS.nonceBytes),
       wallMs: count,
     }),
   },
@@ -144,7 +144,7 @@ export const MESSAGES = {
       invocationId: text(64),
       created: v.boolean(),
       workspace: v.nullable(absolutePath),
-      mounts: v.pipe(v.array(Mount), v.maxLength(LIMITS.leaseRootsMax)),
+      mounts: v.pipe(v.array(Mount), v.maxLength(LIMITS.leaseScopesMax)),
     }),
   },
   /** Controller: a newer ticket of the same lease; re-arms the deadline. */
@@ -165,16 +165,16 @@ export const MESSAGES = {
       uid,
       job: jobId,
       attempt: whole(0, 999_999),
-      nonce: hex(16),
+      nonce: hex(LIMITS.nonceBytes),
     }),
-    response: v.object({ certificate: text(16 << 10) }),
+    response: v.object({ certificate: text(LIMITS.certificateCharsMax) }),
   },
   /** Controller, operator: what is on this node. */
   status: {
     request: v.object({}),
     response: v.object({
       node: nodeName,
-      bootId: text(64),
+      bootId: text(LIMITS.bootIdBytesMax),
       sandboxes: v.pipe(
         v.array(
           v.object({
@@ -226,7 +226,7 @@ export type RequestOf<V extends Verb> = V extends UnaryVerb
     : never;
 export type ResponseOf<V extends UnaryVerb> = v.InferOutput<(typeof MESSAGES)[V]['response']>;
 
-/** Control events inside a stream, server to client, one JSON document per frame of channel `event`. */
+/** Control events inside a stream, server to client, one JSON document per frame of channel `control`. */
 export const StreamEvent = v.variant('event', [
   v.object({ event: v.literal('started'), unit: text(255) }),
   /** A launcher daemon of this head started on, or ended on, another node (as its worker reported it). */

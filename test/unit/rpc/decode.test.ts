@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { ERRORS, type ErrorCode, XceError } from '../../../src/base/errors.ts';
+import { LIMITS } from '../../../src/base/limits.ts';
 import {
   decodeEvent,
   decodeRequest,
@@ -52,6 +53,14 @@ describe('a document', () => {
     expect(codeOf(() => decodeResponse('challenge', bytes(newer)))).toBe('protocol');
     const minor = { ...ANSWERS.challenge, protocol: { major: 1, minor: 9 } };
     expect(decodeResponse('challenge', bytes(minor)).protocol.minor).toBe(9);
+  });
+
+  test('of a prepare tells the mount of every path that a lease may have, and no more', () => {
+    const [mount] = ANSWERS.prepare.mounts;
+    const telling = (count: number) => bytes({ ...ANSWERS.prepare, mounts: Array(count).fill(mount) });
+    const { mounts } = decodeResponse('prepare', telling(LIMITS.leaseScopesMax));
+    expect(mounts).toHaveLength(LIMITS.leaseRootsMax + 1);
+    expect(codeOf(() => decodeResponse('prepare', telling(LIMITS.leaseScopesMax + 1)))).toBe('too-large');
   });
 
   test('names the place of what is wrong, in printable characters', () => {

@@ -169,7 +169,7 @@ describe('a request that the page does not allow', () => {
   });
 
   test('a text over its limit is too large, not a crash', async () => {
-    const large = { ticket: 'x'.repeat((64 << 10) + 1) };
+    const large = { ticket: 'x'.repeat(LIMITS.ticketCharsMax + 1) };
     expect(await refusedCode(session.call('prepare', large, T))).toBe('too-large');
     const argv = Array.from({ length: 3 }, () => Buffer.alloc(400_000, 'a').toString('base64'));
     expect(await refusedCode(session.stream('step', { ...STEP, argv }, T))).toBe('too-large');
