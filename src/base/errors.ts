@@ -175,6 +175,13 @@ export const errnoOf = (error: unknown): string | undefined => {
   return typeof error.code === 'string' && /^E[A-Z0-9]+$/.test(error.code) ? error.code : undefined;
 };
 
+/** What anything thrown says, without its stack. */
+export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+
+/** Anything thrown as the error that callers see: what has no code of ours is a bug. */
+export const asXceError = (error: unknown): XceError =>
+  error instanceof XceError ? error : new XceError('bug', messageOf(error), { cause: error });
+
 /** Runs where the code cannot be reached unless a rule of ours is broken. */
 export function assert(condition: boolean, rule: string): asserts condition {
   if (!condition) throw new XceError('bug', `internal rule broken: ${rule}`);

@@ -2,7 +2,7 @@
  * The workers that one command talks to: one connection per node, opened when first asked for, and the same
  * question to many of them with a bound on how many are in flight.
  */
-import { type ErrorCode, type ErrorFacts, XceError } from '../base/errors.ts';
+import { asXceError, type ErrorCode, type ErrorFacts, XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
 import type { RpcSession } from '../rpc/session.ts';
 
@@ -74,14 +74,9 @@ export const createFleet = (connect: (node: NodeName) => Promise<RpcSession>): F
 
 /** The same error, naming the node that it is about. */
 export const atNode = (node: NodeName, error: unknown): XceError => {
-  if (!(error instanceof XceError)) {
-    return new XceError('bug', `${node}: ${error instanceof Error ? error.message : String(error)}`, {
-      at: node,
-      cause: error,
-    });
-  }
-  if (error.facts.at === node && error.message.includes(node)) return error;
-  return new XceError(error.code, `${node}: ${error.message}`, { ...error.facts, at: node, cause: error });
+  const { code, message, facts } = asXceError(error);
+  if (error instanceof XceError && facts.at === node && message.includes(node)) return error;
+  return new XceError(code, `${node}: ${message}`, { ...facts, at: node, cause: error });
 };
 
 export type Answer<T> =

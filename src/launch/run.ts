@@ -11,7 +11,7 @@
  * silent node, and a reader of the output that takes nothing, hold the launch no longer than that.
  */
 import { setMaxListeners } from 'node:events';
-import { assert, type ErrorCode, XceError } from '../base/errors.ts';
+import { assert, asXceError, type ErrorCode, messageOf, XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
 import type { RequestOf, StreamEvent } from '../rpc/message.ts';
 import type { ClientStream } from '../rpc/session.ts';
@@ -188,7 +188,7 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
     try {
       await unlessAborted(givenUp.signal, work);
     } catch (error) {
-      fail(error instanceof XceError ? error : new XceError('bug', String(error), { cause: error }));
+      fail(asXceError(error));
       throw error;
     }
   };
@@ -265,7 +265,7 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
   const runAll = async (): Promise<LaunchOutcome> => {
     const steps = plan.steps.map((step) => ({ step, opened: open(step) }));
     feedStdin(steps.map(({ opened }) => opened)).catch((error: unknown) => {
-      end('io', `cannot read standard input: ${error instanceof Error ? error.message : String(error)}`);
+      end('io', `cannot read standard input: ${messageOf(error)}`);
     });
     await Promise.all(steps.map(({ step, opened }) => runOne(step, opened)));
     headLimit.stop();

@@ -9,7 +9,7 @@
  * Nothing here makes a look atomic. A living process with write access can move an inode past a walk; so the
  * uid's processes are dead on every node before (the lease log knows), and looked for here before and after.
  */
-import { assert } from '../base/errors.ts';
+import { assert, messageOf } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
 import type { IdRange } from '../config/settings.ts';
 import { INODE_KINDS } from '../os/pinned.ts';
@@ -72,7 +72,7 @@ const checkProcesses = (ports: NormalisePorts, uid: number): Refusal | undefined
   try {
     living = ports.processesOf(uid);
   } catch (error) {
-    const why = escapeText(error instanceof Error ? error.message : String(error));
+    const why = escapeText(messageOf(error));
     return refuse('process', `cannot tell whether processes of uid ${uid} live: ${why}`);
   }
   const [first] = living;

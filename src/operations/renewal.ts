@@ -4,7 +4,7 @@
  * what the last one gave, it is given up, so that there is time to end the job before its deadlines do.
  */
 import { setMaxListeners } from 'node:events';
-import { XceError } from '../base/errors.ts';
+import { asXceError, XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
 import { askAll, failures, joinFailures } from '../launch/fleet.ts';
 import { type LongTimeout, setLongTimeout } from '../launch/long-timeout.ts';
@@ -84,7 +84,7 @@ export const keepRenewing = (
     } catch (error) {
       // The launch is over; what it needed the lease for is done.
       if (stopping.signal.aborted) return;
-      const known = error instanceof XceError ? error : new XceError('bug', String(error), { cause: error });
+      const known = asXceError(error);
       context.tell(`the lease was not renewed: ${known.message}`);
       if (leftMs() <= termMs * GIVE_UP_AT) {
         onFailure(known);

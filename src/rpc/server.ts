@@ -4,7 +4,7 @@
  * A connection is identified before a byte of HTTP/2 is read; a request is refused by its caller before its
  * body is. No request can end the process: what a handler throws becomes an answer and a report.
  */
-import { XceError } from '../base/errors.ts';
+import { messageOf, XceError } from '../base/errors.ts';
 import type { LeaseNumber, Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import {
@@ -194,7 +194,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
     try {
       options.report(entry);
     } catch (error) {
-      process.emitWarning(`a report failed: ${error instanceof Error ? error.message : String(error)}`);
+      process.emitWarning(`a report failed: ${messageOf(error)}`);
     }
   };
 
@@ -202,10 +202,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
     const code = codeOf(error);
     const who = describePeer(peer);
     if (code === 'bug') report({ what: 'bug', peer: who, verb, error });
-    else {
-      const message = error instanceof Error ? error.message : String(error);
-      report({ what: 'refused', peer: who, verb, code, message: message });
-    }
+    else report({ what: 'refused', peer: who, verb, code, message: messageOf(error) });
   };
 
   const runVerb = async (call: Call, verb: Verb): Promise<void> => {

@@ -10,7 +10,7 @@
  * prterun ends its agents with SIGTERM while their daemons may still be ending by themselves. So an agent that
  * goes away gives its daemon a grace; then SIGTERM; then its own worker ends it.
  */
-import { XceError } from '../base/errors.ts';
+import { messageOf, XceError } from '../base/errors.ts';
 import { type NodeName, parseNodeName } from '../base/ids.ts';
 import type { TicketClaims } from '../lease/ticket.ts';
 import { isDaemonProgram } from '../mpi/agent-command.ts';
@@ -18,7 +18,6 @@ import { resolveNodes } from '../nodes/resolve.ts';
 import type { RequestOf, StepResult, StreamEvent } from '../rpc/message.ts';
 import type { ClientStream } from '../rpc/session.ts';
 import type { ServerStream } from '../rpc/verbs.ts';
-import { messageOf } from './journal.ts';
 import type { ConnectWorker, Report } from './ports.ts';
 
 const SIGTERM = 15;

@@ -1,7 +1,6 @@
 /** How a node says that it is not clean. */
-import { XceError } from '../base/errors.ts';
+import { messageOf, XceError } from '../base/errors.ts';
 import type { Finding } from '../sandbox/backend.ts';
-import { messageOf } from './journal.ts';
 
 /** Findings that an answer names; the rest is counted. */
 const FINDINGS_SHOWN_MAX = 32;

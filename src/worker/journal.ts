@@ -23,9 +23,6 @@ const formatLine = (priority: number, message: string): string => {
   return `<${priority}>${cut}\n`;
 };
 
-/** What an error says, without its stack. */
-export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
-
 const stackOf = (error: unknown): string =>
   error instanceof Error ? (error.stack ?? error.message) : String(error);
 

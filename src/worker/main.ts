@@ -6,7 +6,7 @@
  * worker. A worker that is killed leaves its steps to the next one, which ends them and keeps the sandboxes.
  */
 import { parseArgs } from 'node:util';
-import { XceError } from '../base/errors.ts';
+import { messageOf, XceError } from '../base/errors.ts';
 import { chooseConfigPath, loadConfig } from '../config/load.ts';
 import type { Settings } from '../config/settings.ts';
 import { signCertificate } from '../lease/certificate.ts';
@@ -29,7 +29,7 @@ import { boxPaths } from '../sandbox/box.ts';
 import { createSystemdBackend } from '../sandbox/systemd/backend.ts';
 import { Daemons } from './daemons.ts';
 import { withinMs } from './deadline.ts';
-import { formatReport, JournalLimit, messageOf } from './journal.ts';
+import { formatReport, JournalLimit } from './journal.ts';
 import { Memory } from './memory.ts';
 import { Nonces } from './nonces.ts';
 import type { Report } from './ports.ts';

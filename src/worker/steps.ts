@@ -1,8 +1,7 @@
 /** The steps that run in one sandbox. A step has its name from before its start until after its end. */
-import { XceError } from '../base/errors.ts';
+import { messageOf, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { RunningStep, SandboxSpec, StepSpec } from '../sandbox/backend.ts';
-import { messageOf } from './journal.ts';
 import type { SupervisorPorts } from './ports.ts';
 
 export type StepKind = 'task' | 'head' | 'daemon';

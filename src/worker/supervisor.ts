@@ -19,7 +19,7 @@
  * One turn per lease (turns.ts): starts of steps share it, everything else has it alone. A drain writes its
  * tombstone *before* it asks for its turn, so starts that come later refuse and starts in flight are waited out.
  */
-import { XceError } from '../base/errors.ts';
+import { messageOf, XceError } from '../base/errors.ts';
 import type { LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { TicketClaims } from '../lease/ticket.ts';
@@ -28,7 +28,6 @@ import type { Finding, RunningStep, StepSpec } from '../sandbox/backend.ts';
 import { Admission, type OpenedTicket } from './admission.ts';
 import { withinMs } from './deadline.ts';
 import { dirtyError, unknownFinding } from './findings.ts';
-import { messageOf } from './journal.ts';
 import type { Memory } from './memory.ts';
 import type { Nonces } from './nonces.ts';
 import type { AgentSocket, SupervisorPorts } from './ports.ts';

@@ -2,7 +2,7 @@
  * Who may ask this worker for what, and what answers. There is nothing else to ask for.
  */
 import { randomBytes } from 'node:crypto';
-import { XceError } from '../base/errors.ts';
+import { messageOf, XceError } from '../base/errors.ts';
 import type { LeaseNumber } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { Settings } from '../config/settings.ts';
@@ -11,7 +11,6 @@ import { PROTOCOL, type RequestOf, type ResponseOf } from '../rpc/message.ts';
 import { describePeer, type Peer, type ServerStream, type VerbTable } from '../rpc/verbs.ts';
 import type { StepSpec } from '../sandbox/backend.ts';
 import { type Daemons, requireDaemon } from './daemons.ts';
-import { messageOf } from './journal.ts';
 import type { Nonces } from './nonces.ts';
 import type { Report } from './ports.ts';
 import { serveStep } from './step-stream.ts';
