@@ -27,6 +27,9 @@ export const LIMITS = {
   reasonCharsMax: 512,
   ttlMsMax: 366 * 24 * 3600 * 1000,
   ttlMsMin: 1000,
+  /** Longest [nodes] connect_timeout and [mpi] agent_timeout: what waits for a worker waits longer than both. */
+  connectTimeoutMsMax: 5 * 60 * 1000,
+  agentTimeoutMsMax: 3600 * 1000,
   /** Node fires a longer timer at once. */
   timerMsMax: 2_147_483_647,
   recordBytesMax: 4 << 20,

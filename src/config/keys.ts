@@ -87,7 +87,7 @@ export const KEYS = {
   nodes: {
     hosts: required('hostlist', parseHosts),
     port: preset('port', '7713', parseWhole(1, 65_535)),
-    connect_timeout: preset('duration', '5s', parseDurationBetween(100, 5 * minuteMs)),
+    connect_timeout: preset('duration', '5s', parseDurationBetween(100, LIMITS.connectTimeoutMsMax)),
     request_timeout: preset('duration', '1m', parseDurationBetween(secondMs, hourMs)),
   },
   worker: {
@@ -110,7 +110,7 @@ export const KEYS = {
   },
   mpi: {
     interfaces: preset('list of names', '', parseList(parseInterface)),
-    agent_timeout: preset('duration', '30s', parseDurationBetween(secondMs, hourMs)),
+    agent_timeout: preset('duration', '30s', parseDurationBetween(secondMs, LIMITS.agentTimeoutMsMax)),
   },
 } as const;
 

@@ -3,11 +3,17 @@
  * worker knows it by the sandbox's socket and its uid.
  */
 import { errnoOf, XceError } from '../base/errors.ts';
+import { LIMITS } from '../base/limits.ts';
 import { connectUnix } from '../rpc/client.ts';
 import { runAgent } from './agent.ts';
 import { AGENT_SOCKET } from './environment.ts';
 
-const START_TIMEOUT_MS = 60_000;
+const CONNECT_TIMEOUT_MS = 60_000;
+/**
+ * Longer than any worker waits for the daemon of another node, so that it is the worker who says what was missing.
+ * A worker that hangs is noticed before, because it answers no ping.
+ */
+const START_TIMEOUT_MS = LIMITS.connectTimeoutMsMax + LIMITS.agentTimeoutMsMax + 60_000;
 
 const write = (channel: 'stdout' | 'stderr', bytes: Uint8Array): Promise<void> =>
   new Promise((resolve, reject) => {
@@ -24,7 +30,7 @@ export const main = async (args: readonly string[]): Promise<number> => {
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => undefined);
   try {
     return await runAgent(args, {
-      connect: () => connectUnix(AGENT_SOCKET, { timeoutMs: START_TIMEOUT_MS }),
+      connect: () => connectUnix(AGENT_SOCKET, { timeoutMs: CONNECT_TIMEOUT_MS }),
       startTimeoutMs: START_TIMEOUT_MS,
       write,
       onEnd: (listener) => {
