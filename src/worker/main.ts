@@ -25,6 +25,7 @@ import { type Identity, loadIdentity, loadTicketPublicKey } from '../pki/identit
 import { connectTls } from '../rpc/client.ts';
 import { createServer } from '../rpc/server.ts';
 import type { RpcServer } from '../rpc/verbs.ts';
+import type { SandboxBackend } from '../sandbox/backend.ts';
 import { boxPaths } from '../sandbox/box.ts';
 import { createSystemdBackend } from '../sandbox/systemd/backend.ts';
 import { Daemons } from './daemons.ts';
@@ -51,6 +52,7 @@ const write = (line: string): void => {
   process.stderr.write(line);
 };
 const report = (entry: Report): void => write(formatReport(entry));
+
 const checkIdentity = (identity: Identity, settings: Settings): void => {
   const { cluster, worker } = settings;
   if (identity.role !== 'worker' || identity.node !== worker.node || identity.cluster !== cluster.name) {
@@ -58,14 +60,14 @@ const checkIdentity = (identity: Identity, settings: Settings): void => {
       'config-value',
       `${cluster.pki}/host.crt is for ${identity.role} ${identity.node} of ${identity.cluster}, ` +
         `not for worker ${worker.node} of ${cluster.name}`,
-      { at: cluster.pki, next: `xce-sandbox pki issue --role worker ${worker.node}` },
+      { at: cluster.pki, next: `xce-sandbox pki issue --role worker --node ${worker.node} --out DIR` },
     );
   }
 };
 
 type WorkerParts = { readonly server: RpcServer; readonly supervisor: Supervisor };
 
-const assemble = (settings: Settings, identity: Identity): WorkerParts => {
+const assemble = (settings: Settings, identity: Identity, backend: SandboxBackend): WorkerParts => {
   const { cluster, worker, sandbox, mpi, directory, nodes, pool } = settings;
   const installed = findPackage(import.meta.url);
   const ticketKey = loadTicketPublicKey(cluster.pki);
@@ -80,7 +82,7 @@ const assemble = (settings: Settings, identity: Identity): WorkerParts => {
       node: worker.node,
       clock: bootClock,
       bootId,
-      backend: createSystemdBackend(settings),
+      backend,
       openTicket: (ticket) => openTicket(ticket, ticketKey),
       requireUnused: async (uid) => {
         const { answer, reason } = await names.lookUp(uid);
@@ -206,8 +208,9 @@ const run = async (configPath: string | undefined): Promise<void> => {
   const { settings } = loadConfig(path, systemConfigPorts);
   const identity = loadIdentity(settings.cluster.pki);
   checkIdentity(identity, settings);
-  await createSystemdBackend(settings).checkHost();
-  const { server, supervisor } = assemble(settings, identity);
+  const backend = createSystemdBackend(settings);
+  await backend.checkHost();
+  const { server, supervisor } = assemble(settings, identity, backend);
   await supervisor.reconcile();
   await listen(server, settings, identity);
   const watchdog = keepWatchdog();
