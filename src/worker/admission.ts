@@ -2,7 +2,7 @@
  * Whether a ticket lets anything happen here and now: its signature, whom it is for, what this node remembers of
  * its uid, and the nonce that it answers. Looking and remembering are one synchronous step.
  */
-import { XceError } from '../base/errors.ts';
+import { assert, XceError } from '../base/errors.ts';
 import { unwrap } from '../lease/refusal.ts';
 import { checkTicket, type TicketClaims } from '../lease/ticket.ts';
 import type { Memory } from './memory.ts';
@@ -35,8 +35,7 @@ export class Admission {
     const { nonce } = claims;
     const issuedMs = this.#issuedMs(record, nonce) ?? this.#nonces.issuedMs(nonce);
     this.recheck(claims, issuedMs);
-    if (issuedMs === undefined)
-      throw new XceError('bug', 'internal rule broken: a ticket without nonce passed');
+    assert(issuedMs !== undefined, 'a ticket without nonce is refused');
     this.#memory.remember(claims);
     return { nonce, issuedMs, deadlineMs: issuedMs + claims.ttlMs };
   }

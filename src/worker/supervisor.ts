@@ -19,7 +19,7 @@
  * One turn per lease (turns.ts): starts of steps share it, everything else has it alone. A drain writes its
  * tombstone *before* it asks for its turn, so starts that come later refuse and starts in flight are waited out.
  */
-import { messageOf, XceError } from '../base/errors.ts';
+import { assert, messageOf, XceError } from '../base/errors.ts';
 import type { LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { TicketClaims } from '../lease/ticket.ts';
@@ -60,8 +60,7 @@ type Sandbox = {
 type Started = { readonly sandbox: Sandbox; readonly running: RunningStep };
 
 const requireAnchor = ({ record }: Sandbox): Anchor => {
-  if (record.anchor === null)
-    throw new XceError('bug', 'internal rule broken: a ready sandbox has an anchor');
+  assert(record.anchor !== null, 'a ready sandbox has an anchor');
   return record.anchor;
 };
 

@@ -3,7 +3,7 @@
  * drain have it alone. First come, first served: a start that asks after a drain waits for the drain and then
  * finds the lease ended; a drain that asks while starts are in flight waits them out.
  */
-import { XceError } from '../base/errors.ts';
+import { assert, XceError } from '../base/errors.ts';
 
 /** Requests that wait for one lease at the same time; more is a caller that repeats itself without reading. */
 const WAITING_MAX = 512;
@@ -53,7 +53,7 @@ export class Turns {
 
   #leave(lease: number): void {
     const queue = this.#queues.get(lease);
-    if (queue === undefined) throw new XceError('bug', 'internal rule broken: a turn ended twice');
+    assert(queue !== undefined, 'a turn ends once');
     queue.holders -= 1;
     if (queue.holders > 0) return;
     const first = queue.waiting.shift();
