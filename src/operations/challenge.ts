@@ -2,23 +2,25 @@ import { XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
 import { askAll, failures } from '../launch/fleet.ts';
 import type { NodeBinding } from '../lease/rules.ts';
+import type { RequestOf } from '../rpc/message.ts';
 import type { Context } from './context.ts';
 
 export type Challenged = {
   /** Nodes that answered: the worker's key and boot, as the lease log records them. */
   readonly bindings: readonly NodeBinding[];
-  /** The nonce that each of them gave for a ticket. */
+  /** The nonce that each of them gave; only for the purpose 'ticket' does a ticket answer it. */
   readonly nonces: ReadonlyMap<NodeName, string>;
   readonly failed: readonly XceError[];
 };
 
 /**
- * Asks each node who it is, and for a nonce of its present boot. A node that answers for another one has failed.
+ * Asks each node who it is, and if a ticket is to follow for a nonce of its present boot. A node that answers for another one has failed.
  * `signal` gives the questions up.
  */
 export const challengeNodes = async (
   context: Context,
   nodes: readonly NodeName[],
+  purpose: RequestOf<'challenge'>['purpose'],
   signal?: AbortSignal,
 ): Promise<Challenged> => {
   const { settings, fleet } = context;
@@ -26,7 +28,7 @@ export const challengeNodes = async (
     const session = await fleet.session(node);
     const answer = await session.call(
       'challenge',
-      { purpose: 'ticket' },
+      { purpose },
       { timeoutMs: settings.nodes.requestTimeoutMs, ...(signal === undefined ? {} : { signal }) },
     );
     if (answer.node !== node || answer.instance !== settings.cluster.instance) {

@@ -109,7 +109,7 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
 
   const certified = await progress.phase(`drain ${before.nodes.length} nodes`, async () => {
     const asked = before.nodes.filter((node) => !node.certified).map(({ node }) => node);
-    const { bindings } = await challengeNodes(context, asked);
+    const { bindings } = await challengeNodes(context, asked, 'hello');
     const begun =
       before.status === 'quarantined'
         ? await leases.retry(ref, bindings)

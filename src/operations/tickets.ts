@@ -30,7 +30,7 @@ export const makeTickets = async (
   const { settings, leases, clock } = context;
   // A node counts its ticket's time from its nonce, which is still to come.
   const startMs = clock.monotonicMs();
-  const { bindings, nonces, failed } = await challengeNodes(context, nodes, signal);
+  const { bindings, nonces, failed } = await challengeNodes(context, nodes, 'ticket', signal);
   const refusal = join(failed, 'not every node answers');
   if (refusal !== undefined) throw refusal;
   const { result: lease, position, notices } = await leases.bind(ref, bindings);

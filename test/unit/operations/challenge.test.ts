@@ -9,7 +9,7 @@ afterEach(() => {
 
 test('a challenge gives the binding and the nonce of every node', async () => {
   const { context, nodes } = await setUp();
-  const { bindings, nonces, failed } = await challengeNodes(context, nodes);
+  const { bindings, nonces, failed } = await challengeNodes(context, nodes, 'ticket');
   expect(failed).toEqual([]);
   expect(bindings).toEqual(
     nodes.map((node) => ({
@@ -34,7 +34,7 @@ test.each([
 ])('an answer for another %s fails that node, and only that node', async (_, changes, code, message) => {
   const { context, nodes, at } = await setUp();
   at('n2').on('challenge', () => ({ ...at('n2').challenge(), ...changes }));
-  const { bindings, nonces, failed } = await challengeNodes(context, nodes);
+  const { bindings, nonces, failed } = await challengeNodes(context, nodes, 'ticket');
   expect(failed).toMatchObject([{ code, message, facts: { at: 'n2' } }]);
   expect(bindings.map(({ node }) => node)).toEqual(['n1', 'n3']);
   expect([...nonces.keys()]).toEqual(['n1', 'n3']);
@@ -44,7 +44,7 @@ test('a node that is silent, and one that cannot be reached, have failed', async
   const { context, nodes, at } = await setUp();
   at('n1').on('challenge', () => new Promise(() => undefined));
   at('n3').die();
-  const challenged = challengeNodes(context, nodes);
+  const challenged = challengeNodes(context, nodes, 'ticket');
   await vi.advanceTimersByTimeAsync(60_000);
   const { failed } = await challenged;
   expect(failed.map(({ code, facts }) => [facts.at, code])).toEqual([
@@ -57,7 +57,7 @@ test('questions that are given up fail at once', async () => {
   const { context, nodes, at } = await setUp();
   at('n1').on('challenge', () => new Promise(() => undefined));
   const giveUp = new AbortController();
-  const challenged = challengeNodes(context, nodes, giveUp.signal);
+  const challenged = challengeNodes(context, nodes, 'ticket', giveUp.signal);
   await settle();
   giveUp.abort();
   expect((await challenged).failed).toMatchObject([{ code: 'cancelled', facts: { at: 'n1' } }]);

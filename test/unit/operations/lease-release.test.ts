@@ -17,6 +17,7 @@ const setUpClean = async () => {
   const scene = await setUp();
   const keys = new Map(scene.all.map(({ node }) => [node, makeWorker('boot-1')]));
   const drained: RequestOf<'drain'>[] = [];
+  const purposes: RequestOf<'challenge'>['purpose'][] = [];
   const certify = (
     name: string,
     request: RequestOf<'drain'>,
@@ -40,7 +41,10 @@ const setUpClean = async () => {
     return { certificate: signCertificate(claims, key) };
   };
   for (const worker of scene.all) {
-    worker.on('challenge', () => ({ ...worker.challenge(), workerKey: keys.get(worker.node)?.hex }));
+    worker.on('challenge', ({ purpose }) => {
+      purposes.push(purpose);
+      return { ...worker.challenge(), workerKey: keys.get(worker.node)?.hex };
+    });
     worker.on('drain', (request) => {
       drained.push(request);
       return certify(worker.node, request);
@@ -50,10 +54,16 @@ const setUpClean = async () => {
     const { status: now, quarantine } = await scene.leases.show(LEASE);
     return [now, quarantine?.code, quarantine?.node];
   };
-  return { ...scene, drained, certify, status };
+  return { ...scene, drained, purposes, certify, status };
 };
 
 describe('a release', () => {
+  test('asks each node who it is, and for no nonce of a ticket', async () => {
+    const { context, purposes } = await setUpClean();
+    await releaseLease(context, selection);
+    expect(purposes).toEqual(['hello', 'hello', 'hello']);
+  });
+
   test('frees the uid once every node has certified: drain in the log, drains, certificates in the log, free', async () => {
     const { context, journal, drained, told } = await setUpClean();
     expect(await releaseLease(context, selection)).toEqual({
