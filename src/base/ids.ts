@@ -46,11 +46,6 @@ export const parseLeaseNumber = (text: string): LeaseNumber | undefined => {
   return value === undefined || value < 1 ? undefined : (value as LeaseNumber);
 };
 
-export const parseEpoch = (text: string): Epoch | undefined => {
-  const value = decimal(text, Number.MAX_SAFE_INTEGER);
-  return value === undefined || value < 1 ? undefined : (value as Epoch);
-};
-
 /** RFC 1123 labels, kept digit for digit, folded to lower case because host names compare that way. */
 export const parseNodeName = (text: string): NodeName | undefined => {
   const name = text.toLowerCase();

@@ -6,7 +6,7 @@ import type { DeclaredRange } from '../os/declared-ranges.ts';
 import { type DecodedConfig, decodeConfig } from './decode.ts';
 import { requireFreePool } from './pool-ranges.ts';
 
-export const DEFAULT_CONFIG_PATH = '/etc/xce-sandbox/xce-sandbox.ini';
+const DEFAULT_CONFIG_PATH = '/etc/xce-sandbox/xce-sandbox.ini';
 
 export type ConfigPorts = {
   /** Reads a file that only root can have written; throws 'io', 'too-large' or 'config-unsafe'. */

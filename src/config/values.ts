@@ -78,7 +78,7 @@ const SIZE_UNITS: ReadonlyMap<string, number> = new Map([
   ['G', 2 ** 30],
 ]);
 
-export const SIZE_BYTES_MAX = 2 ** 46;
+const SIZE_BYTES_MAX = 2 ** 46;
 
 export const parseSizeBytes: Parser<number> = (text) => {
   const number = parseDigits(text.slice(0, -1));

@@ -1,5 +1,5 @@
-/** setTimeout fires at once for more than 31 bits of milliseconds, 24.8 days; leases and jobs may last longer. */
-const TIMEOUT_MS_MAX = 2 ** 31 - 1;
+/** Timers for leases and jobs that last longer than the 24.8 days of LIMITS.timerMsMax. */
+import { LIMITS } from '../base/limits.ts';
 
 export type LongTimeout = { clear(): void };
 
@@ -9,10 +9,10 @@ export const setLongTimeout = (act: () => void, ms: number): LongTimeout => {
   const arm = (leftMs: number): void => {
     timer = setTimeout(
       () => {
-        if (leftMs > TIMEOUT_MS_MAX) arm(leftMs - TIMEOUT_MS_MAX);
+        if (leftMs > LIMITS.timerMsMax) arm(leftMs - LIMITS.timerMsMax);
         else act();
       },
-      Math.min(leftMs, TIMEOUT_MS_MAX),
+      Math.min(leftMs, LIMITS.timerMsMax),
     );
   };
   arm(ms);

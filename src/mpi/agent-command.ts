@@ -24,7 +24,7 @@ export type DaemonCommand = {
 export type DaemonRefusal = { readonly refused: string };
 
 /** The only programs that the agent starts. */
-export const DAEMONS: ReadonlySet<string> = new Set(['prted', 'orted', 'hydra_pmi_proxy']);
+const DAEMONS: ReadonlySet<string> = new Set(['prted', 'orted', 'hydra_pmi_proxy']);
 
 /** Variables that launchers set for their daemons. PATH and DYLD_* are dropped: a step has a fixed PATH. */
 const KEPT_VARIABLES: ReadonlySet<string> = new Set([

@@ -154,7 +154,7 @@ export const PATH_BYTES_MAX = 4095;
 
 type Slot = { reason: Reason; errno: number; count: number; samples: FindingSample[] };
 
-export const makeSample = (path: Buffer): FindingSample => {
+const makeSample = (path: Buffer): FindingSample => {
   const cut = path.length > PATH_BYTES_MAX;
   const bytes = cut ? path.subarray(path.length - PATH_BYTES_MAX) : path;
   return { path: bytes.toString('base64'), shown: escapeBytes(bytes), cut };

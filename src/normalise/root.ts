@@ -39,7 +39,7 @@ export const refuse = (reason: RootRefusal, message: string): Refusal => ({
 const PATH_BYTES_MAX = 4095;
 
 /** The components of an absolute path in normal form other than `/`, or undefined. */
-export const splitRoot = (path: string): readonly Buffer[] | undefined => {
+const splitRoot = (path: string): readonly Buffer[] | undefined => {
   if (!path.startsWith('/') || path.includes('\0') || Buffer.byteLength(path) > PATH_BYTES_MAX)
     return undefined;
   const parts = path.slice(1).split('/');

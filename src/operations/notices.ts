@@ -2,7 +2,7 @@ import type { LogNotice } from '../wal/log.ts';
 import type { Context } from './context.ts';
 
 /** What happened to the log on the way, for the operator; the operation itself went well. */
-export const describeNotice = (notice: LogNotice): string => {
+const describeNotice = (notice: LogNotice): string => {
   switch (notice.kind) {
     case 'torn-tail':
       return `torn tail: ${notice.bytes} bytes from offset ${notice.offset} of ${notice.path} do not count; they stay in that file`;

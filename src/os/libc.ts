@@ -23,7 +23,7 @@ export const errnoName = (errno: number): string => NAMES.get(errno) ?? `E${errn
 /** open(2) O_PATH: Node 20 has no name for it. */
 export const O_PATH = 0o10000000;
 /** open(2) AT_EMPTY_PATH: act on the descriptor itself. */
-export const AT_EMPTY_PATH = 0x1000;
+const AT_EMPTY_PATH = 0x1000;
 /** statx(2): do not trigger an automount; ask the server even if the client has a cached answer. */
 export const AT_NO_AUTOMOUNT = 0x800;
 export const AT_STATX_FORCE_SYNC = 0x2000;

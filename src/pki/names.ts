@@ -17,7 +17,7 @@ export type CertificateNames = {
 export const parseClusterName = (text: string): string | undefined =>
   /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/.test(text) ? text : undefined;
 
-export const parseCertificateRole = (text: string): CertificateRole | undefined =>
+const parseCertificateRole = (text: string): CertificateRole | undefined =>
   CERTIFICATE_ROLES.find((role) => text === `xce-${role}`);
 
 /** The fields of a certificate that name its holder, as both node:tls and X509Certificate.toLegacyObject() give them. */
