@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { repositoryDirectory } from '../cluster/product.ts';
 import { type CommandFacts, readCommands } from './commands.ts';
 import { renderBash, renderFish, renderZsh, type Surface } from './completions.ts';
+import { renderPage } from './pages.ts';
 
 type PackageFile = {
   readonly oclif: { readonly topics: Readonly<Record<string, { readonly description: string }>> };
@@ -38,6 +39,12 @@ const renderSnapshot = (commands: readonly CommandFacts[]): string =>
 
 export const SNAPSHOT_PATH = 'test/tidy/commands.snapshot.json';
 
+/** Pages, and the parts of them that are made. */
+export const PAGES: Readonly<Record<string, readonly string[]>> = {
+  'man/xce-sandbox.1': ['global flags', 'commands', 'exit status'],
+  'man/xce-sandbox-errors.7': ['errors'],
+};
+
 export const renderAll = async (): Promise<ReadonlyMap<string, string>> => {
   const commands = await readCommands();
   const surface: Surface = { commands, topics: readTopics() };
@@ -46,5 +53,9 @@ export const renderAll = async (): Promise<ReadonlyMap<string, string>> => {
     ['completions/xce-sandbox.zsh', renderZsh(surface)],
     ['completions/xce-sandbox.fish', renderFish(surface)],
     [SNAPSHOT_PATH, renderSnapshot(commands)],
+    ...Object.entries(PAGES).map(([path, parts]): [string, string] => [
+      path,
+      renderPage(readFileSync(join(repositoryDirectory, path), 'utf8'), surface, parts),
+    ]),
   ]);
 };
