@@ -22,6 +22,11 @@ afterAll(async () => {
   await lab?.close();
 }, 120_000);
 
+/** Waits until a step has come as far as its sleep: a step has started when its shell has, not its traps. */
+const sleeping = async (uid: number): Promise<void> => {
+  await n1.must(sh(`until pgrep -u ${uid} -x sleep; do :; done`));
+};
+
 describe('what a step is', () => {
   test('runs under the uid alone, without capability, with its name while the sandbox lives', async () => {
     const spec = nextSpec();
@@ -167,6 +172,7 @@ describe('what a step is', () => {
       'ours',
       sh('trap "exit 0" TERM; echo up; sleep 600 & wait'),
     );
+    await sleeping(spec.uid);
     await driver.call('stop', 'ours');
     expect((await driver.end('ours')).result).toEqual({
       result: 'success',
@@ -175,9 +181,11 @@ describe('what a step is', () => {
       stopped: true,
     });
     await driver.start(spec, id, 'theirs', sh('trap "exit 0" TERM; sleep 600 & wait'));
+    await sleeping(spec.uid);
     await n1.must(['systemctl', 'stop', unit.replace('ours', 'theirs')]);
     expect((await driver.end('theirs')).result).toMatchObject({ status: 0, stopped: true });
     await driver.start(spec, id, 'deaf', sh('trap "" TERM; while :; do sleep 1; done'));
+    await sleeping(spec.uid);
     await driver.call('stop', 'deaf');
     expect((await driver.end('deaf')).result).toMatchObject({ code: 'killed', status: 9, stopped: true });
   });
@@ -191,6 +199,7 @@ describe('what a step is', () => {
       'a',
       sh('trap "echo got; exit 3" USR1; echo up; while :; do sleep 0.1; done'),
     );
+    await sleeping(spec.uid);
     await driver.call('signal', 'a', 10);
     const end = await driver.end('a');
     expect([end.result.status, end.stdout.toString()]).toEqual([3, 'up\ngot\n']);
