@@ -1,11 +1,10 @@
 /** What values of the configuration must be to each other; each by itself has been decoded. */
 import { formatDuration } from '../base/duration.ts';
+import { isInRange } from '../base/id-range.ts';
+import { isWithin } from '../base/paths.ts';
 import type { FaultList } from './fault.ts';
 import { describeOverlaps, FIXED_RANGES, findOverlaps } from './pool-ranges.ts';
 import type { Settings } from './settings.ts';
-
-/** Whether `path` is `top` or lies below it, name by name. Both are normal absolute paths. */
-export const isWithin = (path: string, top: string): boolean => path === top || path.startsWith(`${top}/`);
 
 /**
  * Directories that belong to the system, to a sandbox itself or to the kernel. A storage there would be hidden
@@ -40,7 +39,7 @@ const checkPool = ({ pool, directory }: Settings, lineOf: LineOf, faults: FaultL
   const overlaps = describeOverlaps(pool, findOverlaps(pool, [...FIXED_RANGES, ...declared]));
   if (overlaps !== undefined) faults.add('pool-range', lineOf('pool', 'range'), overlaps);
   const { controlUid } = directory;
-  if (controlUid >= pool.first && controlUid <= pool.last) {
+  if (isInRange(controlUid, pool)) {
     const reason = `[directory] control_uid ${controlUid} lies in the pool; it must be somebody who always exists`;
     faults.add('config-value', lineOf('directory', 'control_uid'), reason);
   }

@@ -3,8 +3,8 @@
  * come in as values.
  */
 import { XceError } from '../base/errors.ts';
+import type { IdRange } from '../base/id-range.ts';
 import type { DeclaredRange } from '../os/declared-ranges.ts';
-import type { IdRange } from './settings.ts';
 
 const UID_MAX = 2_147_483_647;
 

@@ -1,7 +1,5 @@
+import type { IdRange } from '../base/id-range.ts';
 import type { InstanceName, NodeName, Uid } from '../base/ids.ts';
-
-/** An inclusive range of ids. */
-export type IdRange = { readonly first: number; readonly last: number };
 
 /** One `[storage NAME]` section: a shared file system that jobs write to. */
 export type StorageSettings = {

@@ -1,6 +1,7 @@
 /** Text of the configuration to values. Each parser takes the whole text and says in a few words what it wants. */
 import { formatDuration, parseDurationMs } from '../base/duration.ts';
 import { quoteText } from '../base/escape.ts';
+import type { IdRange } from '../base/id-range.ts';
 import {
   type InstanceName,
   type NodeName,
@@ -10,9 +11,9 @@ import {
   type Uid,
 } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
+import { isNormalPath } from '../base/paths.ts';
 import { expandHostlist } from '../nodes/hostlist.ts';
 import { parseClusterName } from '../pki/names.ts';
-import type { IdRange } from './settings.ts';
 
 export type Parsed<T> = { readonly value: T } | { readonly reason: string };
 
@@ -113,8 +114,7 @@ export const parsePath =
   (text) => {
     if (!text.startsWith('/')) return wants('an absolute path', text);
     if (text === '/') return { reason: '"/" is the root directory' };
-    const names = text.slice(1).split('/');
-    if (names.some((name) => name === '' || name === '.' || name === '..')) {
+    if (!isNormalPath(text)) {
       return wants('a normal path (no "..", ".", "//" or "/" at the end)', text);
     }
     if (!/^[A-Za-z0-9/._@+-]+$/.test(text)) {

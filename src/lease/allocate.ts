@@ -2,10 +2,11 @@
  * Who gets a uid. One attempt of a job gets one lease in its life: a repeat while it is active returns the same one,
  * an attempt that has ended gets none, and a new attempt gets a new uid while the old one waits in quarantine.
  */
-import { posix } from 'node:path';
+
+import { type IdRange, isInRange } from '../base/id-range.ts';
 import type { LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
-import type { IdRange } from '../config/settings.ts';
+import { isNormalPath } from '../base/paths.ts';
 import { isEncodable } from './codec.ts';
 import { checkEpoch, decide, type LeaseDecision, type RuleFacts } from './decision.ts';
 import { type AttemptKey, isEarlierRun, isSameRun } from './ended.ts';
@@ -50,15 +51,13 @@ const NOT_PEOPLE: readonly IdRange[] = [
 ];
 const UID_INVALID = 0xffff_ffff;
 
-const isWithin = (range: IdRange, id: number): boolean => id >= range.first && id <= range.last;
-
 const checkSubmitter = ({ uid, gid }: Submitter, pool: IdRange): Verdict<undefined> => {
   const problem = (): string | undefined => {
     for (const id of [uid, gid])
       if (!Number.isSafeInteger(id) || id < 1 || id >= UID_INVALID) return 'is root or not an id';
-    if (uid < SUBMITTER_UID_MIN || NOT_PEOPLE.some((range) => isWithin(range, uid)))
+    if (uid < SUBMITTER_UID_MIN || NOT_PEOPLE.some((range) => isInRange(uid, range)))
       return 'is a system account';
-    if (isWithin(pool, uid) || isWithin(pool, gid)) return 'lies in the pool';
+    if (isInRange(uid, pool) || isInRange(gid, pool)) return 'lies in the pool';
     return undefined;
   };
   const found = problem();
@@ -70,10 +69,7 @@ const checkSubmitter = ({ uid, gid }: Submitter, pool: IdRange): Verdict<undefin
 };
 
 const isPlainPath = (path: string): boolean =>
-  /^\/[^\0]+$/.test(path) &&
-  !path.endsWith('/') &&
-  posix.normalize(path) === path &&
-  isEncodable(path, LIMITS.pathBytesMax);
+  isNormalPath(path) && !path.includes('\0') && isEncodable(path, LIMITS.pathBytesMax);
 
 const isStorageName = (name: string): boolean => name !== '' && isEncodable(name, LIMITS.storageNameBytesMax);
 
@@ -158,7 +154,7 @@ const checkNotEnded = (state: LeaseState, request: AllocateRequest): Verdict<und
 const exhausted = (state: LeaseState, pool: IdRange, present: number): Refusal => {
   const size = pool.last - pool.first + 1;
   const quarantined = [...state.byUid.values()].filter(
-    (lease) => lease.status === 'quarantined' && isWithin(pool, lease.uid),
+    (lease) => lease.status === 'quarantined' && isInRange(lease.uid, pool),
   ).length;
   return refuse('pool-exhausted', `no uid of ${pool.first}-${pool.last} is free`, {
     next: 'xce-sandbox lease list',

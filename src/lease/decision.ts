@@ -1,5 +1,5 @@
+import type { IdRange } from '../base/id-range.ts';
 import type { Epoch } from '../base/ids.ts';
-import type { IdRange } from '../config/settings.ts';
 import type { Decision } from '../wal/log.ts';
 import type { LeaseEvent } from './event.ts';
 import { accept, refuse, type Verdict } from './refusal.ts';

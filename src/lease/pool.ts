@@ -4,18 +4,18 @@
  * was looked up and is still free.
  */
 import { XceError } from '../base/errors.ts';
+import { type IdRange, isInRange } from '../base/id-range.ts';
 import type { Uid } from '../base/ids.ts';
-import type { IdRange } from '../config/settings.ts';
 import type { NameService } from '../os/name-service.ts';
 import type { LeaseState } from './state.ts';
 
 /** Whether a lease may take the uid, as far as the log knows. */
 export const isFree = (state: LeaseState, pool: IdRange, uid: Uid): boolean =>
-  uid >= pool.first && uid <= pool.last && !state.byUid.has(uid);
+  isInRange(uid, pool) && !state.byUid.has(uid);
 
 function* freeUids(state: LeaseState, pool: IdRange): Generator<Uid> {
   for (const uid of state.used.absent(pool)) yield uid as Uid;
-  for (const uid of state.freed) if (uid >= pool.first && uid <= pool.last) yield uid as Uid;
+  for (const uid of state.freed) if (isInRange(uid, pool)) yield uid as Uid;
 }
 
 /** Up to `wanted` free uids without the skipped ones: never used before, ascending, then the longest free. */

@@ -3,7 +3,7 @@
  * number of leases: a grant must not get slower as the pool fills.
  */
 import { assert } from '../base/errors.ts';
-import type { IdRange } from '../config/settings.ts';
+import type { IdRange } from '../base/id-range.ts';
 
 /** A set of ids as sorted ranges that neither touch nor overlap. */
 export class IdRanges {

@@ -11,12 +11,12 @@
  */
 import { assert, messageOf } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
-import type { IdRange } from '../config/settings.ts';
+import type { IdRange } from '../base/id-range.ts';
 import { INODE_KINDS } from '../os/pinned.ts';
 import type { LiveProcess, NormalisePorts } from './ports.ts';
 import { type Mode, type NormaliseReport, sumCounts, zeroCounts } from './report.ts';
 import { type OpenedRoot, openRoot, type Refusal, type RootSpec, refuse } from './root.ts';
-import { isInRange, type Terms } from './verdict.ts';
+import { isOfPool, type Terms } from './verdict.ts';
 import { type PassTally, Walk } from './walk.ts';
 
 export type Progress = {
@@ -58,10 +58,11 @@ const LISTING_TYPES: ReadonlySet<string> = new Set(['ext2', 'ext3', 'ext4', 'xfs
 const nextTurn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 
 /** The last look at who gets what. Callers have checked it before; a mistake here gives files to root. */
-const checkOwners = ({ uid, gid, to, pool }: Terms): Refusal | undefined => {
+const checkOwners = (terms: Terms): Refusal | undefined => {
+  const { uid, gid, to } = terms;
   const isId = (id: number): boolean => Number.isSafeInteger(id) && id >= 1 && id <= ID_MAX;
   if (!isId(uid) || !isId(gid)) return refuse('owners', `uid ${uid} and gid ${gid} cannot be of a lease`);
-  if (!isId(to.uid) || !isId(to.gid) || to.uid === uid || to.gid === gid || isInRange(to.uid, pool)) {
+  if (!isId(to.uid) || !isId(to.gid) || to.uid === uid || to.gid === gid || isOfPool(to.uid, terms)) {
     return refuse('owners', `uid ${to.uid} and gid ${to.gid} cannot be of a submitter`);
   }
   return undefined;

@@ -5,12 +5,14 @@
  */
 import { type ErrorCode, XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
+import { LIMITS } from '../base/limits.ts';
+import { isNormalPath } from '../base/paths.ts';
 import { errnoName } from '../os/libc.ts';
 import { describeMount, type MountFacts, sameMount } from '../os/mounts.ts';
 import { type InodeFacts, makeName } from '../os/pinned.ts';
 import type { NormalisePorts } from './ports.ts';
 import type { RootRefusal } from './report.ts';
-import { isInRange, type Terms } from './verdict.ts';
+import { isOfPool, type Terms } from './verdict.ts';
 
 export type RootSpec = {
   /** Absolute path in normal form. */
@@ -36,15 +38,14 @@ export const refuse = (reason: RootRefusal, message: string): Refusal => ({
   message,
 });
 
-const PATH_BYTES_MAX = 4095;
-
 /** The components of an absolute path in normal form other than `/`, or undefined. */
 const splitRoot = (path: string): readonly Buffer[] | undefined => {
-  if (!path.startsWith('/') || path.includes('\0') || Buffer.byteLength(path) > PATH_BYTES_MAX)
+  if (!isNormalPath(path) || path.includes('\0') || Buffer.byteLength(path) > LIMITS.pathBytesMax)
     return undefined;
-  const parts = path.slice(1).split('/');
-  if (parts.some((part) => part === '' || part === '.' || part === '..')) return undefined;
-  return parts.map((part) => Buffer.from(part, 'utf8'));
+  return path
+    .slice(1)
+    .split('/')
+    .map((part) => Buffer.from(part, 'utf8'));
 };
 
 /** Whether two facts are of one inode, seen through one mount. */
@@ -108,7 +109,7 @@ export const openRoot = (ports: NormalisePorts, root: RootSpec, terms: Terms): O
   let isBelow = false;
   const opened = openPath(ports, root.path, (facts, depth) => {
     isBelow ||= isSameInode(facts, storage.facts);
-    const isPool = facts.uid === terms.uid || isInRange(facts.uid, terms.pool);
+    const isPool = facts.uid === terms.uid || isOfPool(facts.uid, terms);
     if (depth === depthOfRoot || !isPool) return undefined;
     return refuse('parent-owned', `a directory above ${escapeText(root.path)} belongs to uid ${facts.uid}`);
   });

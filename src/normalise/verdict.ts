@@ -9,7 +9,7 @@
  * - An inode of the submitter that has the leased group gets the submitter's group; one of anybody else is
  *   reported, because no group that we could choose is known to be right.
  */
-import type { IdRange } from '../config/settings.ts';
+import { type IdRange, isInRange } from '../base/id-range.ts';
 import type { InodeFacts } from '../os/pinned.ts';
 
 /** Who hands over what to whom. */
@@ -39,8 +39,9 @@ export type Verdict =
 
 const SETUID_SETGID = 0o6000;
 
-export const isInRange = (id: number, range: IdRange | undefined): boolean =>
-  range !== undefined && id >= range.first && id <= range.last;
+/** Whether the uid may be that of another lease. */
+export const isOfPool = (uid: number, { pool }: Pick<Terms, 'pool'>): boolean =>
+  pool !== undefined && isInRange(uid, pool);
 
 const isDevice = (facts: InodeFacts): boolean =>
   facts.kind === 'block-device' || (facts.kind === 'character-device' && facts.represents !== 0);
@@ -51,7 +52,7 @@ export const clearedMode = (facts: Pick<InodeFacts, 'kind' | 'mode'>): number | 
 
 export const decide = (facts: InodeFacts, terms: Terms): Verdict => {
   const owned = facts.uid === terms.uid;
-  if (!owned && facts.gid !== terms.gid) return { kind: 'keep', lease: isInRange(facts.uid, terms.pool) };
+  if (!owned && facts.gid !== terms.gid) return { kind: 'keep', lease: isOfPool(facts.uid, terms) };
   if (isDevice(facts)) return { kind: 'report', reason: 'device' };
   if (!owned && facts.uid !== terms.to.uid) return { kind: 'report', reason: 'foreign-group' };
   if (facts.immutable) return { kind: 'report', reason: 'immutable' };

@@ -1,6 +1,7 @@
 import { posix } from 'node:path';
 import { XceError } from '../base/errors.ts';
 import type { Attempt, JobId } from '../base/ids.ts';
+import { isWithin } from '../base/paths.ts';
 import type { Settings } from '../config/settings.ts';
 import type { LeaseRoot, LeaseWorkspace, Submitter } from '../lease/event.ts';
 import type { LeaseView } from '../lease/view.ts';
@@ -46,10 +47,8 @@ const parseSubmitter = async (context: Context, text: string): Promise<Submitter
 const findRoots = (settings: Settings, paths: readonly string[]): readonly LeaseRoot[] =>
   paths.map((path) => {
     const normal = posix.normalize(path).replace(/(.)\/$/, '$1');
-    const storage = settings.storage.find(
-      ({ path: top }) => normal === top || normal.startsWith(top === '/' ? '/' : `${top}/`),
-    );
-    if (storage === undefined || !posix.isAbsolute(normal)) {
+    const storage = settings.storage.find(({ path: top }) => isWithin(normal, top));
+    if (storage === undefined) {
       throw new XceError('usage', `${path} is not below the path of any [storage]`, {
         unchanged: 'no uid was leased',
         next: 'xce-sandbox config show',

@@ -1,3 +1,4 @@
+import { isInRange } from '../base/id-range.ts';
 import type { NodeName } from '../base/ids.ts';
 import { askAll } from '../launch/fleet.ts';
 import type { LeaseView } from '../lease/view.ts';
@@ -40,7 +41,7 @@ export const readStatus = async (context: Context, nodeText: string | undefined)
     leases: held,
     pool: {
       size: settings.pool.last - settings.pool.first + 1,
-      leased: held.filter(({ uid }) => uid >= settings.pool.first && uid <= settings.pool.last).length,
+      leased: held.filter(({ uid }) => isInRange(uid, settings.pool)).length,
     },
     nodes: answers.map((answer) =>
       answer.ok

@@ -7,6 +7,7 @@
  */
 import { parseArgs } from 'node:util';
 import { messageOf, XceError } from '../base/errors.ts';
+import { isInRange } from '../base/id-range.ts';
 import { chooseConfigPath, loadConfig } from '../config/load.ts';
 import type { Settings } from '../config/settings.ts';
 import { signCertificate } from '../lease/certificate.ts';
@@ -91,7 +92,7 @@ const assemble = (settings: Settings, identity: Identity, backend: SandboxBacken
       },
       requireStorage: storageCheck(settings, mountOf),
       requirePool: (uid) => {
-        if (uid < pool.first || uid > pool.last) {
+        if (!isInRange(uid, pool)) {
           throw new XceError('sandbox-refused', `uid ${uid} is not in this node's pool`);
         }
       },

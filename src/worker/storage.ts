@@ -4,23 +4,16 @@
  * and its files would be on no other node.
  */
 import { XceError } from '../base/errors.ts';
-import { isWithin } from '../config/checks.ts';
+import { isNormalPath, isWithin } from '../base/paths.ts';
 import type { Settings, StorageSettings } from '../config/settings.ts';
 import type { TicketClaims } from '../lease/ticket.ts';
 import type { MountFacts } from '../os/mounts.ts';
-
-const isNormal = (path: string): boolean =>
-  path.startsWith('/') &&
-  path
-    .slice(1)
-    .split('/')
-    .every((part) => part !== '' && part !== '.' && part !== '..');
 
 const refuse = (path: string, why: string): XceError =>
   new XceError('sandbox-refused', `${path} ${why}`, { at: path });
 
 const storageOf = (path: string, storages: readonly StorageSettings[]): StorageSettings => {
-  if (!isNormal(path)) throw refuse(path, 'is not an absolute path in its normal form');
+  if (!isNormalPath(path)) throw refuse(path, 'is not an absolute path in its normal form');
   const storage = storages.find((candidate) => isWithin(path, candidate.path));
   if (storage === undefined) throw refuse(path, 'lies in no [storage] of this node');
   return storage;
