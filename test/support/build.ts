@@ -3,7 +3,8 @@
  * that a command loads only itself; the worker and the agent are bundles of their own and never meet oclif.
  */
 import { execFileSync } from 'node:child_process';
-import { chmodSync, readdirSync, rmSync } from 'node:fs';
+import { chmodSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
@@ -53,8 +54,14 @@ if (result.warnings.length > 0) process.exitCode = 1;
 for (const program of ['xce-sandbox', 'xce-sandbox-worker', 'xce-sandbox-agent']) {
   chmodSync(join(root, 'bin', program), 0o755);
 }
-execFileSync(process.execPath, [join(root, 'node_modules/oclif/bin/run.js'), 'manifest', root], {
-  cwd: root,
-  stdio: ['ignore', 'ignore', 'inherit'],
-  env: { PATH: process.env['PATH'] ?? '', HOME: '/nonexistent', NO_COLOR: '1' },
-});
+// oclif writes into its home; this one goes with the build.
+const home = mkdtempSync(join(tmpdir(), 'xce-sandbox-build-'));
+try {
+  execFileSync(process.execPath, [join(root, 'node_modules/oclif/bin/run.js'), 'manifest', root], {
+    cwd: root,
+    stdio: ['ignore', 'ignore', 'inherit'],
+    env: { PATH: process.env['PATH'] ?? '', HOME: home, NO_COLOR: '1' },
+  });
+} finally {
+  rmSync(home, { recursive: true });
+}

@@ -24,7 +24,9 @@ describe('a child', () => {
   });
 
   test('that does not exist is a result and no exception', async () => {
-    expect(await runChild('/nonexistent', [], { timeoutMs: 1000 })).toMatchObject({ spawnErrno: 'ENOENT' });
+    expect(await runChild('/usr/bin/no-such-program', [], { timeoutMs: 1000 })).toMatchObject({
+      spawnErrno: 'ENOENT',
+    });
   });
 
   test('that prints without end is ended at the bound', async () => {
