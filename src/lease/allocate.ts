@@ -8,14 +8,14 @@ import type { LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import { isNormalPath } from '../base/paths.ts';
 import { isEncodable } from './codec.ts';
-import { checkEpoch, decide, type LeaseDecision, type RuleFacts } from './decision.ts';
+import { checkEpoch, checkTtl, decide, type LeaseDecision, type RuleFacts } from './decision.ts';
 import { type AttemptKey, isEarlierRun, isSameRun } from './ended.ts';
 import type { EventOf, LeaseEvent, LeaseRoot, LeaseWorkspace, Submitter } from './event.ts';
 import { isFree, listCandidates } from './pool.ts';
 import { commandFor, nameLease } from './reference.ts';
 import { accept, type Refusal, refuse, type Verdict } from './refusal.ts';
 import { type Lease, type LeaseState, newLease } from './state.ts';
-import { remainingMs, type Term } from './term.ts';
+import { beginTerm, remainingMs } from './term.ts';
 import { type LeaseView, viewLease } from './view.ts';
 
 export type AllocateRequest = AttemptKey & {
@@ -89,9 +89,7 @@ const checkTerms = (request: AllocateRequest): Verdict<undefined> => {
   }
   if (new Set(places.map(({ path }) => path)).size !== places.length)
     return refuse('usage', 'a writable path is named twice');
-  if (!Number.isSafeInteger(ttlMs) || ttlMs < LIMITS.ttlMsMin || ttlMs > LIMITS.ttlMsMax)
-    return refuse('usage', `a lease lasts from ${LIMITS.ttlMsMin} to ${LIMITS.ttlMsMax} ms, not ${ttlMs}`);
-  return accept(undefined);
+  return checkTtl(ttlMs);
 };
 
 const isSameSet = (one: readonly string[], other: readonly string[]): boolean => {
@@ -190,8 +188,6 @@ export const decideAllocate = (
     if (candidates.length === 0) return exhausted(state, facts.pool, proven.present.size);
     return decide([], { kind: 'look-up', candidates });
   }
-  const { wallMs, monotonicMs, bootId } = facts.now;
-  const term: Term = { ttlMs: request.ttlMs, issued: { wallMs, monotonicMs, bootId } };
   const superseded: readonly LeaseEvent[] = living
     .filter((lease) => lease.status === 'active')
     .map((lease) => ({
@@ -201,7 +197,7 @@ export const decideAllocate = (
         code: 'superseded',
         text: `attempt ${request.attempt} began before this one was released`,
         node: null,
-        wallMs,
+        wallMs: facts.now.wallMs,
       },
     }));
   const allocate: EventOf<'allocate'> = {
@@ -218,7 +214,7 @@ export const decideAllocate = (
       request.workspace === null
         ? null
         : { path: request.workspace.path, storage: request.workspace.storage },
-    term,
+    term: beginTerm(request.ttlMs, facts.now),
     epoch: facts.epoch,
   };
   return decide([...superseded, allocate], {

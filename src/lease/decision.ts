@@ -1,5 +1,6 @@
 import type { IdRange } from '../base/id-range.ts';
 import type { Epoch } from '../base/ids.ts';
+import { LIMITS } from '../base/limits.ts';
 import type { Decision } from '../wal/log.ts';
 import type { LeaseEvent } from './event.ts';
 import { accept, refuse, type Verdict } from './refusal.ts';
@@ -22,7 +23,13 @@ export type LeaseDecision<Result> = Verdict<Decision<LeaseEvent, Result>>;
 export const decide = <Result>(events: readonly LeaseEvent[], result: Result): LeaseDecision<Result> =>
   accept({ events, result });
 
-/** A controller whose epoch is over decides nothing, even where the log would let it write. */
+/** Refused with 'usage' unless a lease may last so long. */
+export const checkTtl = (ttlMs: number): Verdict<undefined> =>
+  Number.isSafeInteger(ttlMs) && ttlMs >= LIMITS.ttlMsMin && ttlMs <= LIMITS.ttlMsMax
+    ? accept(undefined)
+    : refuse('usage', `a lease lasts from ${LIMITS.ttlMsMin} to ${LIMITS.ttlMsMax} ms, not ${ttlMs}`);
+
+/** A controller whose epoch is over gives nobody a right to run, even where the log would let it write. */
 export const checkEpoch = (state: LeaseState, facts: RuleFacts): Verdict<undefined> =>
   facts.epoch < state.epoch
     ? refuse('log-fenced', `epoch ${facts.epoch} is over, the log has reached epoch ${state.epoch}`, {

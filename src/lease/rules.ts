@@ -9,7 +9,7 @@ import type { InstanceName, NodeName, Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import { fitCertificate, type OpenedCertificate } from './certificate.ts';
 import { isEncodable } from './codec.ts';
-import { checkEpoch, decide, type LeaseDecision, type RuleFacts } from './decision.ts';
+import { checkEpoch, checkTtl, decide, type LeaseDecision, type RuleFacts } from './decision.ts';
 import type { Binding, DrainNonce, LeaseEvent, MountFacts, Quarantine, QuarantineCode } from './event.ts';
 import { commandFor, findLease, type LeaseRef, nameLease } from './reference.ts';
 import { accept, type Refusal, refuse, type Verdict } from './refusal.ts';
@@ -24,7 +24,7 @@ import {
   uncertifiedNodes,
   unfinishedScopes,
 } from './state.ts';
-import { isClockTrusted, judgeExpiry, remainingMs } from './term.ts';
+import { beginTerm, isClockTrusted, judgeExpiry, remainingMs } from './term.ts';
 import { type LeaseView, viewLease } from './view.ts';
 
 /** A worker as it answered the challenge of its node. */
@@ -43,6 +43,10 @@ const viewAfter = (lease: Lease, events: readonly ExistingEvent[], facts: RuleFa
   assert(after !== undefined, 'the lease lives on after these events');
   return viewLease(after, facts.now);
 };
+
+/** These events, and the lease as it is after them. */
+const change = (lease: Lease, events: readonly ExistingEvent[], facts: RuleFacts): LeaseDecision<LeaseView> =>
+  decide(events, viewAfter(lease, events, facts));
 
 const wrongState = (lease: Lease, wanted: string): Refusal =>
   refuse('lease-state', `${nameLease(lease)} is ${lease.status}, not ${wanted}`, {
@@ -75,19 +79,11 @@ export const decideRenew = (
   const found = findIn(state, ref, ['active']);
   if (!found.ok) return found;
   const lease = found.value;
-  if (!Number.isSafeInteger(ttlMs) || ttlMs < LIMITS.ttlMsMin || ttlMs > LIMITS.ttlMsMax)
-    return refuse('usage', `a lease lasts from ${LIMITS.ttlMsMin} to ${LIMITS.ttlMsMax} ms, not ${ttlMs}`);
+  const lasts = checkTtl(ttlMs);
+  if (!lasts.ok) return lasts;
   if (judgeExpiry(lease.term, facts.now) === 'expired') return expired(lease);
-  const { wallMs, monotonicMs, bootId } = facts.now;
-  const events: readonly ExistingEvent[] = [
-    {
-      kind: 'renew',
-      lease: lease.number,
-      term: { ttlMs, issued: { wallMs, monotonicMs, bootId } },
-      epoch: facts.epoch,
-    },
-  ];
-  return decide(events, viewAfter(lease, events, facts));
+  const term = beginTerm(ttlMs, facts.now);
+  return change(lease, [{ kind: 'renew', lease: lease.number, term, epoch: facts.epoch }], facts);
 };
 
 const checkBinding = (lease: Lease, binding: NodeBinding): Verdict<undefined> => {
@@ -145,8 +141,7 @@ export const decideBind = (
     const fits = checkBinding(lease, binding);
     if (!fits.ok) return fits;
   }
-  const events = bindEvents(lease, bindings);
-  return decide(events, viewAfter(lease, events, facts));
+  return change(lease, bindEvents(lease, bindings), facts);
 };
 
 /**
@@ -169,7 +164,7 @@ export const decideJoin = (
     return refuse('too-large', `${nameLease(lease)} has no room for another node`);
   const events: readonly ExistingEvent[] =
     known?.certificate === null ? [] : [{ kind: 'join', lease: lease.number, node }];
-  return decide(events, viewAfter(lease, events, facts));
+  return change(lease, events, facts);
 };
 
 const isMountEncodable = (mount: MountFacts): boolean =>
@@ -212,7 +207,7 @@ export const decideRecordMounts = (
   }
   const events: readonly ExistingEvent[] =
     added.size === 0 ? [] : [{ kind: 'mounts', lease: lease.number, node, mounts: [...added.values()] }];
-  return decide(events, viewAfter(lease, events, facts));
+  return change(lease, events, facts);
 };
 
 export type DrainRequest = {
@@ -355,11 +350,10 @@ export const decideBeginNormalise = (
   const found = findIn(state, ref, ['draining', 'normalising']);
   if (!found.ok) return found;
   const lease = found.value;
-  if (lease.status === 'normalising') return decide([], viewLease(lease, facts.now));
+  if (lease.status === 'normalising') return change(lease, [], facts);
   const missing = uncertifiedNodes(lease);
   if (missing.length > 0) return blocked(lease, missing, 'a certificate');
-  const events: readonly ExistingEvent[] = [{ kind: 'normalise', lease: lease.number }];
-  return decide(events, viewAfter(lease, events, facts));
+  return change(lease, [{ kind: 'normalise', lease: lease.number }], facts);
 };
 
 /** What a verify pass over one scope found. Counts of inodes; `left` is what still belongs to the uid. */
@@ -394,7 +388,7 @@ export const decideFinishRoot = (
   const events: readonly ExistingEvent[] = isFinished(lease, path)
     ? []
     : [{ kind: 'normalised', lease: lease.number, path, walked, changed }];
-  return decide(events, viewAfter(lease, events, facts));
+  return change(lease, events, facts);
 };
 
 /** How many old attempts one release forgets at most: more than it adds, so that the memory shrinks. */
@@ -455,14 +449,8 @@ const quarantine = (
   facts: RuleFacts,
   { code, text, node }: Omit<Quarantine, 'wallMs'>,
 ): LeaseDecision<LeaseView> => {
-  const events: readonly ExistingEvent[] = [
-    {
-      kind: 'quarantine',
-      lease: lease.number,
-      quarantine: { code, text: boundReason(text), node, wallMs: facts.now.wallMs },
-    },
-  ];
-  return decide(events, viewAfter(lease, events, facts));
+  const reason = { code, text: boundReason(text), node, wallMs: facts.now.wallMs };
+  return change(lease, [{ kind: 'quarantine', lease: lease.number, quarantine: reason }], facts);
 };
 
 /** Keeps the uid away from everybody until somebody retries. A quarantined lease keeps its first reason. */
@@ -475,9 +463,7 @@ export const decideQuarantine = (
   const found = findLease(state, ref);
   if (!found.ok) return found;
   const lease = found.value;
-  return lease.status === 'quarantined'
-    ? decide([], viewLease(lease, facts.now))
-    : quarantine(lease, facts, request);
+  return lease.status === 'quarantined' ? change(lease, [], facts) : quarantine(lease, facts, request);
 };
 
 /**

@@ -17,6 +17,12 @@ export type Instant = {
 
 export type Term = { readonly ttlMs: number; readonly issued: Instant };
 
+/** A term from this moment on. */
+export const beginTerm = (ttlMs: number, { wallMs, monotonicMs, bootId }: Instant): Term => ({
+  ttlMs,
+  issued: { wallMs, monotonicMs, bootId },
+});
+
 /** The moment of a judgement. */
 export type Now = Instant & {
   /** Configured bound on the difference between two controllers' clocks. */
