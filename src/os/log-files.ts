@@ -11,8 +11,8 @@ import {
   lstat,
   mkdir,
   open,
-  opendir,
   read,
+  readdir,
   rename,
   type Stats,
   unlink,
@@ -47,17 +47,17 @@ export type LogFile = {
 
 /**
  * read: an existing file. append: an existing one, read as well. create: the same for a file that must not exist
- * yet. token: read and overwritten, made with mode 0600 where it is missing.
+ * yet. update: an existing one, read and overwritten. token: the same, made with mode 0600 where it is missing.
  */
-export type OpenPurpose = 'read' | 'append' | 'create' | 'token';
+export type OpenPurpose = 'read' | 'append' | 'create' | 'update' | 'token';
 
 export type LogFiles = {
   /** No link is followed, and what is not a regular file does not make the call hang. */
   open(path: string, purpose: OpenPurpose): Promise<LogFile>;
   /** `identity` of what a name stands for now. */
   identify(path: string): Promise<string>;
-  /** Opens the directory anew and returns its names, at most `namesMax` of them and one. */
-  list(directory: string, namesMax: number): Promise<readonly string[]>;
+  /** Opens the directory anew and returns its names. */
+  list(directory: string): Promise<readonly string[]>;
   link(existing: string, path: string): Promise<void>;
   rename(from: string, to: string): Promise<void>;
   unlink(path: string): Promise<void>;
@@ -75,8 +75,8 @@ const calls = {
   lstat: promisify(lstat),
   mkdir: promisify(mkdir),
   open: promisify(open),
-  opendir: promisify(opendir),
   read: promisify(read),
+  readdir: promisify(readdir),
   rename: promisify(rename),
   unlink: promisify(unlink),
   write: promisify(write),
@@ -87,6 +87,7 @@ const FLAGS: Record<OpenPurpose, number> = {
   read: O_RDONLY,
   append: O_RDWR | O_APPEND,
   create: O_RDWR | O_APPEND | O_CREAT | O_EXCL,
+  update: O_RDWR,
   token: O_RDWR | O_CREAT,
 };
 
@@ -117,14 +118,7 @@ export const logFiles: LogFiles = {
   open: async (path, purpose) =>
     fileOf(await calls.open(path, FLAGS[purpose] | O_NOFOLLOW | O_NONBLOCK, 0o600)),
   identify: async (path) => identityOf(await calls.lstat(path)),
-  list: async (directory, namesMax) => {
-    const names: string[] = [];
-    for await (const entry of await calls.opendir(directory)) {
-      names.push(entry.name);
-      if (names.length > namesMax) break;
-    }
-    return names;
-  },
+  list: (directory) => calls.readdir(directory),
   link: calls.link,
   rename: calls.rename,
   unlink: calls.unlink,

@@ -1,5 +1,5 @@
-import { crc32 } from 'node:zlib';
 import { assert, XceError } from '../base/errors.ts';
+import { crcOf } from './crc.ts';
 import {
   CHECKED_HEADER_BYTES,
   type CompleteRecord,
@@ -33,10 +33,10 @@ export const encodeFrame = (type: RecordType, payload: Uint8Array, from: FramePo
   bytes.writeUInt32BE(from.chain, FIELD.chain);
   bytes.writeBigUInt64BE(BigInt(from.sequence), FIELD.sequence);
   // The frame checksum skips the header checksum: after its own value a CRC has forgotten what came before.
-  const headerCheck = crc32(bytes.subarray(0, CHECKED_HEADER_BYTES));
+  const headerCheck = crcOf(bytes, 0, CHECKED_HEADER_BYTES);
   bytes.writeUInt32BE(headerCheck, FIELD.check);
   bytes.set(payload, HEADER_BYTES);
-  const chain = crc32(payload, headerCheck);
+  const chain = crcOf(payload, 0, payload.length, headerCheck);
   bytes.writeUInt32BE(chain, HEADER_BYTES + payload.length);
   return {
     bytes,

@@ -48,7 +48,7 @@ export class EpochDirectory {
   async list(): Promise<readonly string[]> {
     let names: readonly string[];
     try {
-      names = await this.#files.list(this.path, LIMITS.logNamesMax);
+      names = await this.#files.list(this.path);
     } catch (error) {
       const errno = errnoOf(error);
       if (errno !== 'ENOENT' && errno !== 'ENOTDIR') throw storageFailure('list', this.path, error);

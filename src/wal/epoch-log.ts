@@ -1,7 +1,7 @@
 /**
  * The lease log on a real directory: xce-sandbox-log(5), PROTOCOL. "step 3" in a comment is that page's step 3.
  */
-import { assert, XceError } from '../base/errors.ts';
+import { assert, errnoOf, XceError } from '../base/errors.ts';
 import type { Clock } from '../os/clock.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 import {
@@ -13,7 +13,7 @@ import {
   itemBytes,
 } from './encoder.ts';
 import { EpochDirectory } from './epoch-directory.ts';
-import { linkFailure, onStorage, reasonOf, unlinkIfThere } from './failure.ts';
+import { linkFailure, onStorage, reasonOf, storageFailure, unlinkIfThere } from './failure.ts';
 import { type HeldToken, HostTokens, pollLock } from './host-tokens.ts';
 import type { CommitContext, Committed, Decision, LeaseLog, LogNotice, LogPosition, LogView } from './log.ts';
 import type { Machine } from './machine.ts';
@@ -223,6 +223,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     await this.#inTurn(async () => {
       this.#isClosed = true;
       await this.#drop();
+      await this.#memory.close();
     });
   }
 
@@ -315,11 +316,10 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   async #enter(notices: LogNotice[]): Promise<Held<State, Event>> {
     const deadlineMs = this.#deadlineMs();
     for (let attempt = 0; attempt < ENTER_ATTEMPTS_MAX; attempt++) {
-      const epoch = await this.#directory.newest();
-      await this.#dropOld(epoch);
-      const header = this.#open?.header ?? (await this.#directory.headerOf(epoch));
-      const proof = await this.#tokens.read(epoch);
-      if (header === undefined || proof !== header.token) throw this.#fenced(epoch, header);
+      await this.#dropReplaced();
+      // That a log which this process has open is still the newest is looked at under the lock.
+      const epoch = this.#open?.epoch ?? (await this.#directory.newest());
+      const header = this.#open?.header ?? (await this.#ownHeader(epoch));
       const token = await this.#tokens.lock(epoch, deadlineMs);
       let held: Held<State, Event> | undefined;
       try {
@@ -336,13 +336,23 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     });
   }
 
-  /** Gives up a log that is no longer the newest, or whose name stands for another file now. */
-  async #dropOld(newest: number): Promise<void> {
+  /** The header of an epoch that this host has the token of. Throws 'log-fenced' for another. */
+  async #ownHeader(epoch: number): Promise<LogHeader> {
+    const header = await this.#directory.headerOf(epoch);
+    const token = await this.#tokens.read(epoch);
+    if (header === undefined || token !== header.token) throw this.#fenced(epoch, header);
+    return header;
+  }
+
+  /** Gives up a log of which the name is gone, or stands for another file now. */
+  async #dropReplaced(): Promise<void> {
     const open = this.#open;
     if (open === undefined) return;
-    if (open.epoch === newest) {
-      const identity = await onStorage('look at', open.path, () => this.#ports.files.identify(open.path));
-      if (identity === open.identity) return;
+    const { path } = open;
+    try {
+      if ((await this.#ports.files.identify(path)) === open.identity) return;
+    } catch (error) {
+      if (errnoOf(error) !== 'ENOENT') throw storageFailure('look at', path, error);
     }
     await this.#drop();
   }

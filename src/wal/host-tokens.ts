@@ -1,7 +1,6 @@
 /** The token files of this host: who may work in an epoch here, one process at a time. */
 import { dirname } from 'node:path';
 import { errnoOf, XceError } from '../base/errors.ts';
-import { LIMITS } from '../base/limits.ts';
 import type { Clock } from '../os/clock.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 import { lockFailure, reasonOf } from './failure.ts';
@@ -91,11 +90,23 @@ export class HostTokens {
     });
   }
 
+  async #openOrMake(path: string): Promise<LogFile> {
+    try {
+      return await this.#openRegular(path, 'token');
+    } catch (error) {
+      if (errnoOf(error) !== 'ENOENT') throw error;
+    }
+    // The directory of the instance is shared with a worker of this host, whose sockets others must reach.
+    await this.#ports.files.makeDirectory(dirname(this.#directory), 0o711);
+    await this.#ports.files.makeDirectory(this.#directory, 0o700);
+    return await this.#openRegular(path, 'token');
+  }
+
   /** Whether this host has tokens of any epoch. */
   async exist(): Promise<boolean> {
     return await this.#onFile(this.#directory, async () => {
       try {
-        return (await this.#ports.files.list(this.#directory, LIMITS.logNamesMax)).some(isTokenName);
+        return (await this.#ports.files.list(this.#directory)).some(isTokenName);
       } catch (error) {
         if (errnoOf(error) === 'ENOENT') return false;
         throw error;
@@ -127,10 +138,7 @@ export class HostTokens {
   async lock(epoch: number, deadlineMs: number): Promise<HeldToken> {
     const path = this.#pathOf(epoch);
     return await this.#onFile(path, async () => {
-      // The directory of the instance is shared with a worker of this host, whose sockets others must reach.
-      await this.#ports.files.makeDirectory(dirname(this.#directory), 0o711);
-      await this.#ports.files.makeDirectory(this.#directory, 0o700);
-      const file = await this.#openRegular(path, 'token');
+      const file = await this.#openOrMake(path);
       try {
         await pollLock(file, path, deadlineMs, this.#ports);
         return { epoch, path, file, isHeld: true };

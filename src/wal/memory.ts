@@ -3,10 +3,10 @@
  * snapshot, an export without sync, a wrong mount): the log alone cannot tell, the controllers together can.
  */
 import { dirname } from 'node:path';
-import { errnoOf, XceError } from '../base/errors.ts';
-import { LIMITS } from '../base/limits.ts';
-import type { LogFiles } from '../os/log-files.ts';
-import { storageFailure, unlinkIfThere } from './failure.ts';
+import { assert, errnoOf, XceError } from '../base/errors.ts';
+import type { LogFile, LogFiles } from '../os/log-files.ts';
+import { crcOf } from './crc.ts';
+import { onStorage, unlinkIfThere } from './failure.ts';
 import type { LogIdentity, Mark } from './replay.ts';
 
 /** A record that was acknowledged. The header (sequence 0) stands for an epoch of which no more is known. */
@@ -15,16 +15,36 @@ export type Seen = Mark & { readonly epoch: number; readonly token: string };
 export const isNewer = (a: Seen, b: Seen | undefined): boolean =>
   b === undefined || a.epoch > b.epoch || (a.epoch === b.epoch && a.sequence > b.sequence);
 
+/**
+ * The file has two lines of one length, each a whole memory, and the older one is written over: so that at any
+ * moment one of them can be read, and that a commit costs one small write and fsync more, and not a new file.
+ */
+const LINE_BYTES = 512;
+const LINES = 2;
+
 const whole = (value: unknown): value is number => Number.isSafeInteger(value) && Number(value) >= 0;
 
-const decodeSeen = (bytes: Buffer, identity: LogIdentity): Seen | undefined => {
-  let value: unknown;
-  try {
-    value = JSON.parse(bytes.toString('utf8'));
-  } catch (error) {
-    if (error instanceof SyntaxError) return undefined;
-    throw error;
+const encodeLine = ({ cluster, instance }: LogIdentity, { epoch, token, sequence, chain }: Seen): Buffer => {
+  const text = JSON.stringify({ format: 1, cluster, instance, epoch, token, sequence, chain });
+  const body = Buffer.from(text, 'utf8');
+  assert(body.length < LINE_BYTES - 16, 'a memory fits into its line');
+  const line = Buffer.alloc(LINE_BYTES, ' ');
+  body.copy(line);
+  line.write(crcOf(body, 0, body.length).toString(16).padStart(8, '0'), LINE_BYTES - 9, 'latin1');
+  line.write('\n', LINE_BYTES - 1, 'latin1');
+  return line;
+};
+
+/** Undefined for a line that is not whole, or of another log. */
+const decodeLine = (line: Buffer, identity: LogIdentity): Seen | undefined => {
+  const body = Buffer.from(line.toString('utf8', 0, LINE_BYTES - 9).trimEnd(), 'utf8');
+  if (
+    line.toString('latin1', LINE_BYTES - 9) !==
+    `${crcOf(body, 0, body.length).toString(16).padStart(8, '0')}\n`
+  ) {
+    return undefined;
   }
+  const value: unknown = JSON.parse(body.toString('utf8'));
   if (typeof value !== 'object' || value === null) return undefined;
   const fields: Readonly<Record<string, unknown>> = { ...value };
   const { format, cluster, instance, epoch, token, sequence, chain } = fields;
@@ -32,63 +52,6 @@ const decodeSeen = (bytes: Buffer, identity: LogIdentity): Seen | undefined => {
   if (!whole(epoch) || !whole(sequence) || !whole(chain)) return undefined;
   if (typeof token !== 'string' || !/^[0-9a-f]{32}$/.test(token)) return undefined;
   return { epoch, token, sequence, chain };
-};
-
-/** The memory of this host, or undefined when it has none. One that cannot be read is no reason to go on without. */
-export const loadSeen = async (
-  files: LogFiles,
-  path: string,
-  identity: LogIdentity,
-): Promise<Seen | undefined> => {
-  const unreadable = (reason: string): XceError =>
-    new XceError('log-rollback', `${path} cannot be read: ${reason}`, {
-      at: path,
-      unchanged: 'nothing was written',
-      next: 'this file says what this host has seen of the log; remove it only if you know that the log is not older',
-    });
-  try {
-    const file = await files.open(path, 'read');
-    try {
-      if (!(await file.facts()).isRegular) throw unreadable('it is not a regular file');
-      const bytes = Buffer.alloc(LIMITS.logNoteBytesMax);
-      let length = 0;
-      for (let count = -1; count !== 0 && length < bytes.length; length += count) {
-        count = await file.read(bytes.subarray(length), length);
-      }
-      const seen = decodeSeen(bytes.subarray(0, length), identity);
-      if (seen === undefined) throw unreadable('it holds something else');
-      return seen;
-    } finally {
-      await file.close();
-    }
-  } catch (error) {
-    if (errnoOf(error) === 'ENOENT') return undefined;
-    throw storageFailure('read', path, error);
-  }
-};
-
-/** Replaces the memory in one step that survives a crash. Throws the system's error. */
-export const storeSeen = async (
-  files: LogFiles,
-  path: string,
-  { cluster, instance }: LogIdentity,
-  { epoch, token, sequence, chain }: Seen,
-  processId: number,
-): Promise<void> => {
-  const text = JSON.stringify({ format: 1, cluster, instance, epoch, token, sequence, chain });
-  const bytes = Buffer.from(`${text}\n`, 'utf8');
-  const temporary = `${path}.new-${processId}`;
-  await files.makeDirectory(dirname(path), 0o700);
-  await unlinkIfThere(files, temporary);
-  const file = await files.open(temporary, 'create');
-  try {
-    for (let done = 0; done < bytes.length; ) done += await file.append(bytes.subarray(done));
-    await file.sync();
-  } finally {
-    await file.close();
-  }
-  await files.rename(temporary, path);
-  await files.syncDirectory(dirname(path));
 };
 
 /** What a replay shows of the log, as far as the memory can be held against it. */
@@ -132,7 +95,10 @@ export class HostMemory {
   readonly #files: LogFiles;
   readonly #identity: LogIdentity;
   readonly #processId: number;
+  #file: LogFile | undefined;
   #seen: Seen | undefined;
+  /** The line to write next: not the one that holds `#seen`. */
+  #nextLine = 0;
 
   constructor(files: LogFiles, path: string, identity: LogIdentity, processId: number) {
     this.#files = files;
@@ -141,17 +107,95 @@ export class HostMemory {
     this.#processId = processId;
   }
 
-  /** The newest that this process or another of the host has written down. */
+  #unreadable(reason: string): XceError {
+    return new XceError('log-rollback', `${this.path} cannot be read: ${reason}`, {
+      at: this.path,
+      unchanged: 'nothing was written to the lease log',
+      next: 'it says what this host has seen of the log; remove it only if the log is known to be the newest',
+    });
+  }
+
+  /** The newest that this process or another of the host has written down. One that cannot be read is refused. */
   async load(): Promise<Seen | undefined> {
-    const seen = await loadSeen(this.#files, this.path, this.#identity);
-    if (seen !== undefined && isNewer(seen, this.#seen)) this.#seen = seen;
+    const { path } = this;
+    const file = await onStorage('read', path, () => this.#open());
+    if (file === undefined) return this.#seen;
+    const bytes = Buffer.alloc(LINES * LINE_BYTES);
+    // Local and smaller than a page: one read gives all of it.
+    const length = await onStorage('read', path, () => file.read(bytes, 0));
+    let isReadable = false;
+    for (let line = 0; line < LINES; line++) {
+      const end = (line + 1) * LINE_BYTES;
+      if (length < end) break;
+      const seen = decodeLine(bytes.subarray(end - LINE_BYTES, end), this.#identity);
+      if (seen === undefined) continue;
+      isReadable = true;
+      if (this.#seen !== undefined && isNewer(this.#seen, seen)) continue;
+      this.#seen = seen;
+      this.#nextLine = 1 - line;
+    }
+    if (!isReadable) throw this.#unreadable('it holds no memory of this log');
     return this.#seen;
   }
 
   /** Without effect for what is not news. Throws the system's error. */
   async remember(seen: Seen): Promise<void> {
     if (!isNewer(seen, this.#seen)) return;
-    await storeSeen(this.#files, this.path, this.#identity, seen, this.#processId);
+    const line = encodeLine(this.#identity, seen);
+    const file = await this.#open();
+    if (file === undefined) {
+      await this.#create(line);
+    } else {
+      const position = this.#nextLine * LINE_BYTES;
+      for (let done = 0; done < line.length; ) {
+        done += await file.overwrite(line.subarray(done), position + done);
+      }
+      await file.sync();
+    }
     this.#seen = seen;
+    this.#nextLine = 1 - this.#nextLine;
+  }
+
+  async close(): Promise<void> {
+    const file = this.#file;
+    this.#file = undefined;
+    await file?.close();
+  }
+
+  async #open(): Promise<LogFile | undefined> {
+    if (this.#file !== undefined) return this.#file;
+    let file: LogFile;
+    try {
+      file = await this.#files.open(this.path, 'update');
+    } catch (error) {
+      if (errnoOf(error) === 'ENOENT') return undefined;
+      throw error;
+    }
+    try {
+      if (!(await file.facts()).isRegular) throw this.#unreadable('it is not a regular file');
+    } catch (error) {
+      await file.close();
+      throw error;
+    }
+    this.#file = file;
+    return file;
+  }
+
+  /** Makes the file as one step that survives a crash, with the second line still empty. */
+  async #create(line: Buffer): Promise<void> {
+    const temporary = `${this.path}.new-${this.#processId}`;
+    await this.#files.makeDirectory(dirname(this.path), 0o700);
+    await unlinkIfThere(this.#files, temporary);
+    const file = await this.#files.open(temporary, 'create');
+    try {
+      const bytes = Buffer.concat([line, Buffer.alloc(LINE_BYTES, ' ')]);
+      for (let done = 0; done < bytes.length; ) done += await file.append(bytes.subarray(done));
+      await file.sync();
+    } finally {
+      await file.close();
+    }
+    await this.#files.rename(temporary, this.path);
+    await this.#files.syncDirectory(dirname(this.path));
+    this.#nextLine = 0;
   }
 }

@@ -33,8 +33,8 @@ export type LogIdentity = { readonly cluster: string; readonly instance: string 
 /** One record of a file, told from every other by the checksum of everything up to it. */
 export type Mark = { readonly sequence: number; readonly chain: number };
 
-const markOf = ({ sequence, chain }: FramePosition): Mark | undefined =>
-  sequence === 0 ? undefined : { sequence: sequence - 1, chain };
+const markOf = (sequence: number, chain: number): Mark | undefined =>
+  sequence < 0 ? undefined : { sequence, chain };
 
 /** Throws 'log-foreign' for the log of another cluster or instance, 'log-corrupt' for another epoch's file. */
 const checkHeader = (header: LogHeader, identity: LogIdentity, epoch: number, path: string): void => {
@@ -60,9 +60,9 @@ export const readHeader = async (
     source,
     path,
     FILE_START,
-    ({ type, payload }) => {
-      if (type !== TYPE.header) throw corruptLog(path, 0, 'it does not begin with a header');
-      header = decodeHeader(payload, (reason) => corruptLog(path, 0, reason));
+    (frame) => {
+      if (frame.type !== TYPE.header) throw frame.corrupt('it does not begin with a header');
+      header = decodeHeader(frame);
     },
     1,
   );
@@ -81,7 +81,12 @@ export class Replay<State, Event> {
   #tornBytes = 0;
   #items = 0;
   #markMet = false;
-  #before: Mark | undefined;
+  /** The last record and the one before it; plain numbers, because every record changes them. */
+  #lastSequence = -1;
+  #lastChain = 0;
+  #beforeSequence = -1;
+  #beforeChain = 0;
+  readonly #applyEvent: (event: Uint8Array) => void;
   #header: LogHeader | undefined;
   #complete: CompleteRecord | undefined;
   #completeSequence = Number.MAX_SAFE_INTEGER;
@@ -97,7 +102,9 @@ export class Replay<State, Event> {
     this.epoch = file.epoch;
     this.#identity = file.identity;
     this.#mark = mark;
-    this.#state = machine.empty();
+    const state = machine.empty();
+    this.#state = state;
+    this.#applyEvent = (event) => machine.apply(state, machine.decode(event));
   }
 
   /** Live: later calls of `advance` change it. */
@@ -109,11 +116,11 @@ export class Replay<State, Event> {
   }
   /** The last record, or undefined when there is none. */
   get last(): Mark | undefined {
-    return markOf(this.#position);
+    return markOf(this.#lastSequence, this.#lastChain);
   }
   /** The record before the last: the owner had acknowledged it when it wrote the last one. */
   get before(): Mark | undefined {
-    return this.#before;
+    return markOf(this.#beforeSequence, this.#beforeChain);
   }
   get tornBytes(): number {
     return this.#tornBytes;
@@ -126,7 +133,7 @@ export class Replay<State, Event> {
   }
   /** Whether the last record is one of events. */
   get endsWithEvents(): boolean {
-    return this.#position.sequence - 1 > this.#completeSequence;
+    return this.#lastSequence > this.#completeSequence;
   }
   /** Clock of the last writer when it wrote the last record. */
   get wallMs(): number {
@@ -142,66 +149,69 @@ export class Replay<State, Event> {
    * throws, the replay must be given up: its state is somewhere in between.
    */
   async advance(source: ByteSource): Promise<void> {
-    let last = this.last;
-    let before = this.#before;
     const { position, tornBytes } = await readFrames(source, this.path, this.#position, (frame) => {
       this.#visit(frame);
-      before = last;
-      last = frame;
-      if (frame.sequence === this.#mark?.sequence) this.#markMet = frame.chain === this.#mark.chain;
     });
-    this.#before = before === undefined ? undefined : { sequence: before.sequence, chain: before.chain };
     this.#position = position;
     this.#tornBytes = tornBytes;
   }
 
   /** The owner has appended `events` itself and applied them to the state: the position follows. */
   follow(position: FramePosition, wallMs: number): void {
-    this.#before = markOf(this.#position);
+    this.#beforeSequence = this.#lastSequence;
+    this.#beforeChain = this.#lastChain;
+    this.#lastSequence = position.sequence - 1;
+    this.#lastChain = position.chain;
     this.#position = position;
     this.#wallMs = wallMs;
   }
 
   #visit(frame: Frame): void {
-    const fail = (reason: string, cause?: unknown): XceError =>
-      corruptLog(this.path, frame.offset, reason, cause);
     try {
-      this.#apply(frame, fail);
+      this.#apply(frame);
     } catch (error) {
       // What the machine refuses has no offset yet.
       if (error instanceof XceError && error.code === 'log-corrupt' && error.facts.at === undefined) {
-        throw fail(error.message, error);
+        throw frame.corrupt(error.message, error);
       }
       throw error;
     }
+    this.#beforeSequence = this.#lastSequence;
+    this.#beforeChain = this.#lastChain;
+    this.#lastSequence = frame.sequence;
+    this.#lastChain = frame.chain;
+    if (frame.sequence === this.#mark?.sequence) this.#markMet = frame.chain === this.#mark.chain;
   }
 
-  #apply({ type, sequence, payload }: Frame, fail: (reason: string) => XceError): void {
-    const machine = this.#machine;
-    if (this.#header === undefined) {
-      if (type !== TYPE.header) throw fail('it does not begin with a header');
-      this.#header = decodeHeader(payload, fail);
+  #apply(frame: Frame): void {
+    if (this.#complete !== undefined) {
+      if (frame.type !== TYPE.events) {
+        throw frame.corrupt('something else than events stands behind the complete record');
+      }
+      this.#wallMs = decodeEvents(frame, this.#applyEvent);
+    } else if (this.#header !== undefined) {
+      this.#applyBase(frame);
+    } else {
+      if (frame.type !== TYPE.header) throw frame.corrupt('it does not begin with a header');
+      this.#header = decodeHeader(frame);
       checkHeader(this.#header, this.#identity, this.epoch, this.path);
       this.#wallMs = this.#header.wallMs;
+    }
+  }
+
+  #applyBase(frame: Frame): void {
+    if (frame.type === TYPE.checkpoint) {
+      this.#items += decodeCheckpoint(frame, (item) => this.#machine.restore(this.#state, item));
       return;
     }
-    if (this.#complete === undefined) {
-      if (type === TYPE.checkpoint) {
-        this.#items += decodeCheckpoint(payload, (item) => machine.restore(this.#state, item), fail);
-        return;
-      }
-      if (type !== TYPE.complete) throw fail('events stand before the complete record');
-      const complete = decodeComplete(payload, fail);
-      if (complete.items !== this.#items) {
-        throw fail(`the checkpoint has ${this.#items} items instead of ${complete.items}`);
-      }
-      if (complete.baseEpoch >= this.epoch) throw fail('the checkpoint is of a later epoch');
-      this.#complete = complete;
-      this.#completeSequence = sequence;
-      this.#wallMs = complete.wallMs;
-      return;
+    if (frame.type !== TYPE.complete) throw frame.corrupt('events stand before the complete record');
+    const complete = decodeComplete(frame);
+    if (complete.items !== this.#items) {
+      throw frame.corrupt(`the checkpoint has ${this.#items} items instead of ${complete.items}`);
     }
-    if (type !== TYPE.events) throw fail('something else than events stands behind the complete record');
-    this.#wallMs = decodeEvents(payload, (event) => machine.apply(this.#state, machine.decode(event)), fail);
+    if (complete.baseEpoch >= this.epoch) throw frame.corrupt('the checkpoint is of a later epoch');
+    this.#complete = complete;
+    this.#completeSequence = frame.sequence;
+    this.#wallMs = complete.wallMs;
   }
 }

@@ -25,13 +25,9 @@ const writeAllAt = async (file: LogFile, bytes: Uint8Array, position: number): P
 
 /** The token in an open file; undefined when there is none that can be read. */
 export const readToken = async (file: LogFile): Promise<Token | undefined> => {
+  // Local and smaller than a page: one read gives all of it.
   const bytes = Buffer.alloc(LIMITS.logNoteBytesMax);
-  let length = 0;
-  while (length < bytes.length) {
-    const count = await file.read(bytes.subarray(length), length);
-    if (count === 0) break;
-    length += count;
-  }
+  const length = await file.read(bytes, 0);
   const match = /^([0-9a-f]{32})\n([!-~]{1,64})\n(idle|busy)\n/.exec(bytes.toString('latin1', 0, length));
   const [, token, bootId, word] = match ?? [];
   if (token === undefined || bootId === undefined) return undefined;

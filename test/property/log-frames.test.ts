@@ -7,7 +7,7 @@ import {
   decodeComplete,
   decodeEvents,
   decodeHeader,
-  type Frame,
+  Frame,
   readFrames,
 } from '../../src/wal/decoder.ts';
 import {
@@ -19,7 +19,14 @@ import {
 } from '../../src/wal/encoder.ts';
 import { FILE_START, TYPE } from '../../src/wal/record.ts';
 
-const fail = (reason: string): XceError => new XceError('log-corrupt', reason);
+/** A frame that holds these bytes and no others. */
+const frameOf = (payload: Uint8Array): Frame => {
+  const bytes = Buffer.concat([Buffer.from('before'), payload, Buffer.from('behind')]);
+  const frame = new Frame('/log', bytes);
+  frame.start = 6;
+  frame.end = 6 + payload.length;
+  return frame;
+};
 const whole = fc.maxSafeNat();
 const bytes = fc.uint8Array({ maxLength: 300 });
 /** Well-formed text, also outside of the basic plane. */
@@ -54,8 +61,8 @@ const readAll = async (
   stepBytes = 1 << 20,
 ): Promise<{ payloads: readonly Buffer[]; offset: number; tornBytes: number }> => {
   const payloads: Buffer[] = [];
-  const visit = ({ payload }: Frame): void => {
-    payloads.push(Buffer.from(payload));
+  const visit = ({ bytes: buffer, start, end }: Frame): void => {
+    payloads.push(Buffer.from(buffer.subarray(start, end)));
   };
   const { position, tornBytes } = await readFrames(sourceOf(file, stepBytes), '/log', FILE_START, visit);
   return { payloads, offset: position.offset, tornBytes };
@@ -135,7 +142,7 @@ describe('payloads', () => {
       fc.property(whole, hex16, whole, text, text, text, text, (...fields) => {
         const [epoch, token, wallMs, cluster, instance, host, storage] = fields;
         const header = { epoch, token, wallMs, cluster, instance, host, storage };
-        expect(decodeHeader(encodeHeader(header), fail)).toEqual(header);
+        expect(decodeHeader(frameOf(encodeHeader(header)))).toEqual(header);
       }),
     );
   });
@@ -145,7 +152,7 @@ describe('payloads', () => {
       fc.property(whole, whole, fc.nat(0xffffffff), whole, whole, (...fields) => {
         const [baseEpoch, baseSequence, baseChain, items, wallMs] = fields;
         const record = { baseEpoch, baseSequence, baseChain, items, wallMs };
-        expect(decodeComplete(encodeComplete(record), fail)).toEqual(record);
+        expect(decodeComplete(frameOf(encodeComplete(record)))).toEqual(record);
       }),
     );
   });
@@ -154,11 +161,11 @@ describe('payloads', () => {
     fc.assert(
       fc.property(fc.array(bytes, { minLength: 1, maxLength: 20 }), whole, (items, wallMs) => {
         const seen: number[][] = [];
-        const visit = (item: Buffer): void => {
+        const visit = (item: Uint8Array): void => {
           seen.push([...item]);
         };
-        expect(decodeCheckpoint(encodeCheckpoint(items), visit, fail)).toBe(items.length);
-        expect(decodeEvents(encodeEvents(wallMs, items), visit, fail)).toBe(wallMs);
+        expect(decodeCheckpoint(frameOf(encodeCheckpoint(items)), visit)).toBe(items.length);
+        expect(decodeEvents(frameOf(encodeEvents(wallMs, items)), visit)).toBe(wallMs);
         expect(seen).toEqual([...items, ...items].map((item) => [...item]));
       }),
     );
@@ -167,13 +174,13 @@ describe('payloads', () => {
   test('of any bytes are read as what they are or refused as corrupt', () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 120 }), (payload) => {
-        const buffer = Buffer.from(payload);
+        const frame = frameOf(payload);
         const ignore = (): void => undefined;
         for (const decode of [
-          () => decodeHeader(buffer, fail),
-          () => decodeComplete(buffer, fail),
-          () => decodeCheckpoint(buffer, ignore, fail),
-          () => decodeEvents(buffer, ignore, fail),
+          () => decodeHeader(frame),
+          () => decodeComplete(frame),
+          () => decodeCheckpoint(frame, ignore),
+          () => decodeEvents(frame, ignore),
         ]) {
           try {
             decode();
