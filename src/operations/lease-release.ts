@@ -54,6 +54,22 @@ const block = async (
   });
 };
 
+/** Runs what looks at storage; a look that is refused blocks the release. */
+const orBlock = async <T>(
+  context: Context,
+  ref: LeaseRef,
+  lease: LeaseView,
+  look: () => T | Promise<T>,
+): Promise<T> => {
+  try {
+    return await look();
+  } catch (error) {
+    if (!(error instanceof XceError) || error.code === 'bug') throw error;
+    const code = error.code === 'mount-changed' ? error.code : 'normalise-refused';
+    return await block(context, ref, lease, [{ code, text: escapeText(error.message), node: null }]);
+  }
+};
+
 /** Codes that say nothing of what is on a node, only that its worker gave no answer to us. */
 const UNREACHABLE: readonly ErrorCode[] = [
   'worker-unreachable',
@@ -135,10 +151,13 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
 
   tellNotices(context, (await leases.beginNormalise(ref)).notices);
   const roots: NormaliseReport[] = [];
-  for (const scope of leaseScopes(context, certified)) {
+  const scopes = await orBlock(context, ref, certified, () => leaseScopes(context, certified));
+  for (const scope of scopes) {
     roots.push(
       await progress.phase(`hand over ${scope.walkPath}`, async (update) => {
-        const { report, result } = await handOverRoot(context, certified, scope, update);
+        const { report, result } = await orBlock(context, ref, certified, () =>
+          handOverRoot(context, certified, scope, update),
+        );
         if (result === undefined) {
           const why =
             report.refusal?.message ?? report.findings.find((one) => one.blocks)?.hint ?? 'inodes are left';

@@ -7,6 +7,7 @@ import { normaliseRoot } from '../normalise/normalise.ts';
 import type { Mode, NormaliseReport } from '../normalise/report.ts';
 import { sumCounts } from '../normalise/report.ts';
 import { mountOf } from '../os/mounts.ts';
+import { requireMounted } from '../sandbox/storage.ts';
 import { workspacePaths } from '../sandbox/workspace.ts';
 import type { Context } from './context.ts';
 import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';
@@ -46,8 +47,10 @@ export const leaseScopes = (context: Context, lease: LeaseView): readonly LeaseS
         next: `put [storage ${name}] back into ${context.configPath}`,
       });
     }
-    // Mounts are recorded before the first step starts, so without a record nothing of the job ran there.
-    const mount = lease.mounts.find((one) => one.path === path) ?? mountOf(storage.path);
+    // Mounts are recorded before the first step starts, so without a record nothing of the job ran there. A node
+    // may have made the workspace all the same, and where the storage is not mounted nobody would find it.
+    const mount =
+      lease.mounts.find((one) => one.path === path) ?? requireMounted(storage, settings.lease, mountOf);
     return { path, walkPath, gate, storagePath: storage.path, mount };
   });
 };

@@ -1,13 +1,13 @@
 /**
  * Whether what a ticket lets a job write lies where this node's configuration says storage is, and that storage
- * is mounted. An unmounted storage is an empty directory of the node's own disk: a job would run there happily
- * and its files would be on no other node.
+ * is mounted.
  */
 import { XceError } from '../base/errors.ts';
 import { isNormalPath, isWithin } from '../base/paths.ts';
 import type { Settings, StorageSettings } from '../config/settings.ts';
 import type { TicketClaims } from '../lease/ticket.ts';
 import type { MountFacts } from '../os/mounts.ts';
+import { requireMounted } from '../sandbox/storage.ts';
 
 const refuse = (path: string, why: string): XceError =>
   new XceError('sandbox-refused', `${path} ${why}`, { at: path });
@@ -36,20 +36,5 @@ export const storageCheck =
   (claims: Pick<TicketClaims, 'roots' | 'workspace'>): void => {
     const used = new Set(claims.roots.map((root) => storageOf(root.path, settings.storage)));
     if (claims.workspace !== null) used.add(workspaceStorage(claims.workspace, settings.storage));
-    for (const { name, path } of used) {
-      const at = { at: path, next: `mount ${path}` };
-      let mount: MountFacts;
-      try {
-        mount = look(path);
-      } catch (cause) {
-        throw new XceError('mount-changed', `[storage ${name}] ${path} cannot be looked at`, {
-          ...at,
-          cause,
-        });
-      }
-      // `storage = local` says that this site's storage is the host's own disk.
-      if (mount.path === '/' && settings.lease.storage !== 'local') {
-        throw new XceError('mount-changed', `[storage ${name}] ${path} is not mounted on this node`, at);
-      }
-    }
+    for (const storage of used) requireMounted(storage, settings.lease, look);
   };

@@ -13,8 +13,8 @@ afterEach(() => {
 });
 
 /** Workers with keys, which certify unless told otherwise. */
-const setUpClean = async () => {
-  const scene = await setUp();
+const setUpClean = async (options: Parameters<typeof setUp>[0] = {}) => {
+  const scene = await setUp(options);
   const keys = new Map(scene.all.map(({ node }) => [node, makeWorker('boot-1')]));
   const drained: RequestOf<'drain'>[] = [];
   const purposes: RequestOf<'challenge'>['purpose'][] = [];
@@ -58,6 +58,17 @@ const setUpClean = async () => {
 };
 
 describe('a release', () => {
+  test('is blocked by storage that is not there, although nothing was ever seen mounted there', async () => {
+    const workspace = { storage: 'scratch', path: '/scratch/xce' };
+    const { context, status } = await setUpClean({ workspace });
+    const { code, message } = await errorOf(releaseLease(context, selection));
+    expect([code, message]).toEqual([
+      'release-blocked',
+      expect.stringContaining('[storage scratch] /scratch'),
+    ]);
+    expect(await status()).toEqual(['quarantined', 'mount-changed', null]);
+  });
+
   test('asks each node who it is, and for no nonce of a ticket', async () => {
     const { context, purposes } = await setUpClean();
     await releaseLease(context, selection);

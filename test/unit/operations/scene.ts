@@ -5,7 +5,7 @@ import { XceError } from '../../../src/base/errors.ts';
 import type { InstanceName, JobId, LeaseNumber, NodeName, Uid } from '../../../src/base/ids.ts';
 import type { Settings } from '../../../src/config/settings.ts';
 import { createFleet } from '../../../src/launch/fleet.ts';
-import type { LeaseEvent } from '../../../src/lease/event.ts';
+import type { LeaseEvent, LeaseWorkspace } from '../../../src/lease/event.ts';
 import { leaseMachine } from '../../../src/lease/machine.ts';
 import { unwrap } from '../../../src/lease/refusal.ts';
 import type { LeaseState } from '../../../src/lease/state.ts';
@@ -91,7 +91,9 @@ export const JOB = '42' as JobId;
 export const selection = { job: JOB, attempt: undefined, lease: undefined };
 
 /** Needs fake timers. One lease, number 1, over all nodes. */
-export const setUp = async (options: { names?: readonly string[]; ttlMs?: number } = {}) => {
+export const setUp = async (
+  options: { names?: readonly string[]; ttlMs?: number; workspace?: LeaseWorkspace } = {},
+) => {
   const workers = fakeWorkers(options.names ?? ['n1', 'n2', 'n3']);
   const { journal, nodes } = workers;
   const log = new JournalLog(journal);
@@ -128,7 +130,8 @@ export const setUp = async (options: { names?: readonly string[]; ttlMs?: number
     close: async () => fleet.close(),
   };
   const ttlMs = options.ttlMs ?? 60_000;
-  const { result } = await leases.allocate(request({ nodes: [...nodes], ttlMs, workspace: null }));
+  const { workspace = null } = options;
+  const { result } = await leases.allocate(request({ nodes: [...nodes], ttlMs, workspace }));
   journal.length = 0;
   return { ...workers, context, leases, log, told, lease: result.lease };
 };
