@@ -50,7 +50,10 @@ export const replaceFile = (path: string, bytes: Uint8Array, mode: number): void
   syncDirectory(dirname(path));
 };
 
-/** Reads a regular file of at most `bytesMax` bytes; `check` sees the facts of the very file that is read. */
+/**
+ * Reads a regular file of at most `bytesMax` bytes; `check` sees the facts of the very file that is read. Throws
+ * XceError 'io' or 'too-large', and what `check` throws.
+ */
 export const readBounded = (path: string, bytesMax: number, check?: (facts: Stats) => void): Buffer => {
   let fd: number;
   try {
@@ -75,6 +78,12 @@ export const readBounded = (path: string, bytesMax: number, check?: (facts: Stat
         throw new XceError('too-large', `${path} is over ${bytesMax} bytes`, { at: path });
     }
     return buffer.subarray(0, length);
+  } catch (error) {
+    if (error instanceof XceError) throw error;
+    throw new XceError('io', `cannot read ${path}: ${errnoOf(error) ?? String(error)}`, {
+      at: path,
+      cause: error,
+    });
   } finally {
     closeSync(fd);
   }

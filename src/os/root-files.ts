@@ -3,12 +3,12 @@
  * functions that remove are idempotent. Failures are XceError 'os' or 'sandbox-exists'.
  */
 import {
-  chmodSync,
-  chownSync,
   closeSync,
   constants,
   fchmodSync,
   fchownSync,
+  fstatSync,
+  fsyncSync,
   lstatSync,
   mkdirSync,
   openSync,
@@ -19,8 +19,9 @@ import {
   symlinkSync,
   unlinkSync,
 } from 'node:fs';
+import { dirname } from 'node:path';
 import { errnoOf, XceError } from '../base/errors.ts';
-import { readBounded, writeAll } from './files.ts';
+import { readBounded, syncDirectory, writeAll } from './files.ts';
 
 export type Owner = { readonly uid: number; readonly gid: number; readonly mode: number };
 
@@ -32,25 +33,62 @@ const failed = (what: string, path: string, error: unknown): XceError =>
 
 const ENTRIES_MAX = 1 << 20;
 
-/** Makes a directory, or takes the one of that name if it has that owner; gives it mode and owner. */
-export const makeDirectory = (path: string, owner: Owner): void => {
+/** Opens a directory that stands under this very name. */
+const openDirectory = (path: string, owner: Owner): number => {
   try {
-    mkdirSync(path, 0o700);
-    chownSync(path, owner.uid, owner.gid);
+    return openSync(path, constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW);
   } catch (error) {
-    if (errnoOf(error) !== 'EEXIST') throw failed('make', path, error);
+    const errno = errnoOf(error);
+    throw errno === 'ENOTDIR' || errno === 'ELOOP'
+      ? foreignDirectory(path, owner)
+      : failed('open', path, error);
   }
-  const facts = lstatSync(path);
-  if (!facts.isDirectory() || facts.uid !== owner.uid || facts.gid !== owner.gid) {
-    throw new XceError('sandbox-exists', `${path} is there and not a directory of uid ${owner.uid}`, {
-      at: path,
-    });
-  }
-  if ((facts.mode & 0o7777) !== owner.mode) chmodSync(path, owner.mode);
 };
 
-/** Makes a new file with all its bytes. False when the name is taken. */
-export const createFile = (path: string, bytes: Uint8Array, owner: Owner): boolean => {
+const foreignDirectory = (path: string, { uid }: Owner): XceError =>
+  new XceError('sandbox-exists', `${path} is there and not a directory of uid ${uid}`, { at: path });
+
+/** Makes a directory, or takes the one of that name if it has that owner; gives it mode and owner. */
+export const makeDirectory = (path: string, owner: Owner): void => {
+  let isNew = true;
+  try {
+    mkdirSync(path, 0o700);
+  } catch (error) {
+    if (errnoOf(error) !== 'EEXIST') throw failed('make', path, error);
+    isNew = false;
+  }
+  const fd = openDirectory(path, owner);
+  try {
+    if (isNew) fchownSync(fd, owner.uid, owner.gid);
+    const facts = fstatSync(fd);
+    if (facts.uid !== owner.uid || facts.gid !== owner.gid) throw foreignDirectory(path, owner);
+    if ((facts.mode & 0o7777) !== owner.mode) fchmodSync(fd, owner.mode);
+  } catch (error) {
+    throw error instanceof XceError ? error : failed('make', path, error);
+  } finally {
+    closeSync(fd);
+  }
+};
+
+/** Makes a directory of this process's owner, and those above it, where they do not exist. */
+export const makeDirectories = (path: string, mode: number): void => {
+  try {
+    mkdirSync(path, { recursive: true, mode });
+  } catch (error) {
+    throw failed('make', path, error);
+  }
+};
+
+/**
+ * Makes a new file with all its bytes, which survives a crash if it is `durable`. False when the name is taken.
+ * Leaves nothing when it throws.
+ */
+export const createFile = (
+  path: string,
+  bytes: Uint8Array,
+  owner: Owner,
+  kind: 'durable' | 'volatile' = 'volatile',
+): boolean => {
   let fd: number;
   try {
     fd = openSync(
@@ -66,6 +104,10 @@ export const createFile = (path: string, bytes: Uint8Array, owner: Owner): boole
     writeAll(fd, bytes);
     fchownSync(fd, owner.uid, owner.gid);
     fchmodSync(fd, owner.mode);
+    if (kind === 'durable') {
+      fsyncSync(fd);
+      syncDirectory(dirname(path));
+    }
   } catch (error) {
     unlinkSync(path);
     throw failed('write', path, error);

@@ -15,9 +15,8 @@ import { join } from 'node:path';
 import { XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
-import { createDirectory, createFile } from '../os/create-file.ts';
 import { readBounded, requirePrivate, requireRootOnlyWrites } from '../os/files.ts';
-import { kindOf } from '../os/root-files.ts';
+import { createFile, kindOf, makeDirectories } from '../os/root-files.ts';
 import { loadTicketPrivateKey, PKI_FILES } from './identity.ts';
 import { type CertificateRole, parseClusterName } from './names.ts';
 
@@ -100,8 +99,11 @@ const writeFiles = (directory: string, files: readonly NewFile[]): void => {
       unchanged: 'no file was written',
     });
   }
-  createDirectory(directory, 0o700);
-  for (const { path, bytes, mode } of missing) createFile(path, bytes, mode);
+  makeDirectories(directory, 0o700);
+  for (const { path, bytes, mode } of missing) {
+    if (createFile(path, bytes, { uid: 0, gid: 0, mode }, 'durable')) continue;
+    throw new XceError('pki-exists', `${path} was made by another command meanwhile`, { at: path });
+  }
 };
 
 /**
