@@ -18,8 +18,8 @@ import { loadIdentity, loadTicketPrivateKey } from '../pki/identity.ts';
 import { connectTls } from '../rpc/client.ts';
 import { openGate } from '../sandbox/workspace.ts';
 import type { LeaseLog } from '../wal/log.ts';
-import { openConfig, requireRoot } from './config-show.ts';
 import { openLeaseLog } from './lease-log-ports.ts';
+import { openConfig, requireRoot } from './open-config.ts';
 import type { Progress } from './progress.ts';
 
 export type Context = {

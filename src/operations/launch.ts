@@ -25,6 +25,7 @@ import type { Context } from './context.ts';
 import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';
 import { tellNotices } from './notices.ts';
 import { keepRenewing } from './renewal.ts';
+import { stopNodes } from './stop.ts';
 import { makeTickets, type Tickets } from './tickets.ts';
 
 export type LaunchInput = {
@@ -69,16 +70,6 @@ const refuseLaunch = (failed: readonly XceError[], what: string): XceError | und
   joinFailures(failed, what, {
     code: 'launch-refused',
     unchanged: 'nothing was started on any node',
-  });
-
-export const stopNodes = (
-  context: Context,
-  lease: number,
-  nodes: readonly NodeName[],
-): Promise<readonly Answer<ResponseOf<'stop'>>[]> =>
-  askAll(nodes, async (node) => {
-    const session = await context.fleet.session(node);
-    return await session.call('stop', { lease }, { timeoutMs: context.settings.nodes.requestTimeoutMs });
   });
 
 /** Codes of a request whose answer is missing or cannot be read: what the node did is not known. */

@@ -4,7 +4,7 @@ import { escapeText } from '../base/escape.ts';
 import { parseNodeName } from '../base/ids.ts';
 import { type Bundle, createAuthority, issue, validForDays } from '../pki/authority.ts';
 import type { CertificateRole } from '../pki/names.ts';
-import { openConfig, requireRoot } from './config-show.ts';
+import { openConfig, requireRoot } from './open-config.ts';
 
 /** Creates the cluster's authority in the directory of [cluster] pki. */
 export const initAuthority = (configPath: string | undefined): Promise<Bundle> => {

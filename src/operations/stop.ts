@@ -1,7 +1,7 @@
 import type { NodeName } from '../base/ids.ts';
-import { failures, joinFailures } from '../launch/fleet.ts';
+import { type Answer, askAll, failures, joinFailures } from '../launch/fleet.ts';
+import type { ResponseOf } from '../rpc/message.ts';
 import type { Context } from './context.ts';
-import { stopNodes } from './launch.ts';
 import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';
 
 export type StopResult = {
@@ -12,6 +12,17 @@ export type StopResult = {
   readonly stopped: readonly NodeName[];
   readonly idle: readonly NodeName[];
 };
+
+/** Ends what these nodes have of a lease. */
+export const stopNodes = (
+  context: Context,
+  lease: number,
+  nodes: readonly NodeName[],
+): Promise<readonly Answer<ResponseOf<'stop'>>[]> =>
+  askAll(nodes, async (node) => {
+    const session = await context.fleet.session(node);
+    return await session.call('stop', { lease }, { timeoutMs: context.settings.nodes.requestTimeoutMs });
+  });
 
 /** Ends every step and sandbox of a lease on all its nodes. The lease stays as it is. */
 export const stopJob = async (context: Context, selection: LeaseSelection): Promise<StopResult> => {
