@@ -1,7 +1,7 @@
 /** Fills the lease log of this host with as many active leases as the argument says, in one record. */
 import type { Attempt, Epoch, JobId, LeaseNumber, NodeName, Uid } from '../../src/base/ids.ts';
-import { openConfig } from '../../src/operations/open-config.ts';
 import { openLeaseLog } from '../../src/operations/lease-log-ports.ts';
+import { openConfig } from '../../src/operations/open-config.ts';
 import { bootClock } from '../../src/os/boot-clock.ts';
 import { readBootId } from '../../src/os/clock.ts';
 
