@@ -4,14 +4,15 @@ import { systemClock } from '../os/clock.ts';
 import { mountOf } from '../os/mounts.ts';
 import { pinnedInodes, pinSlash } from '../os/pinned.ts';
 import { listProcessIds, readProcessCommand, readProcessStatus } from '../os/processes.ts';
+import { describeStatus, processHasId } from '../sandbox/traces.ts';
 import type { LiveProcess, NormalisePorts } from './ports.ts';
 
 /** A process that forks all the time can be ahead of one look at the list. */
 const LOOKS = 2;
 
 /**
- * Processes of this host that have the uid as real, effective, saved or file system uid. Zombies are not among
- * them: they cannot act any more. Throws XceError 'os' when a process does not show its uids.
+ * Processes of this host that have the uid as any of their uids, gids or groups. Zombies are not among them: they
+ * cannot act any more. Throws XceError 'os' when a process does not show its uids.
  */
 export const processesOf = (uid: number): readonly LiveProcess[] => {
   const found = new Map<number, LiveProcess>();
@@ -19,12 +20,9 @@ export const processesOf = (uid: number): readonly LiveProcess[] => {
     for (const pid of listProcessIds()) {
       const status = readProcessStatus(pid);
       if (status === undefined) continue;
-      const uids = /^Uid:((?:\s+\d+){4})$/m.exec(status)?.[1]?.trim().split(/\s+/);
-      const state = /^State:\s+(\S)/m.exec(status)?.[1];
-      if (uids === undefined || state === undefined) {
-        throw new XceError('os', `process ${pid} does not show its uids`);
-      }
-      if (state === 'Z' || state === 'X' || !uids.includes(String(uid))) continue;
+      const has = processHasId(status, uid);
+      if (has === undefined) throw new XceError('os', `process ${pid} does not show its uids`);
+      if (!has || ['Z', 'X'].includes(describeStatus(status).state)) continue;
       const command = escapeBytes(readProcessCommand(pid)).replaceAll('\\x00', ' ').trim();
       found.set(pid, { pid, command });
     }

@@ -20,7 +20,7 @@ const start = async (...argv: string[]): Promise<ChildProcess> => {
   return child;
 };
 
-test('finds a process by any of its uids, and no other', async () => {
+test('finds a process by any of its uids, gids and groups, and no other', async () => {
   expect(processesOf(UID)).toEqual([]);
   const full = await start(
     `--reuid=${UID}`,
@@ -31,8 +31,10 @@ test('finds a process by any of its uids, and no other', async () => {
     'echo up; exec sleep 60',
   );
   const real = await start(`--ruid=${UID}`, '/bin/sh', '-pc', 'echo up; exec sleep 60');
+  const group = await start(`--rgid=${UID}`, '--keep-groups', '/bin/sh', '-pc', 'echo up; exec sleep 60');
+  const member = await start(`--groups=${UID}`, '/bin/sh', '-c', 'echo up; exec sleep 60');
   const pids = processesOf(UID).map(({ pid }) => pid);
-  expect(pids.sort()).toEqual([full.pid, real.pid].sort());
+  expect(pids.sort()).toEqual([full.pid, real.pid, group.pid, member.pid].sort());
   expect(processesOf(UID)[0]?.command).toMatch(/sleep 60|sh -c/);
   expect(processesOf(UID + 1)).toEqual([]);
 });
