@@ -24,13 +24,16 @@ const wantsJson = (argv: readonly string[]): boolean => {
 /** How long a failed command waits for its error to be read. */
 const ERROR_DELIVERY_MS = 2000;
 
+/** oclif runs code that it finds below HOME, XDG_DATA_HOME and other variables, unless it is told not to. */
+const NO_PLUGINS = { userPlugins: false, devPlugins: false };
+
 /** What SIGPIPE makes of a program whose reader has gone. */
 const READER_GONE_STATUS = 141;
 
 const asXceError = async (error: unknown, argv: readonly string[], root: string): Promise<XceError> => {
   if (error instanceof XceError) return error;
   if (error instanceof Errors.CLIError && !(error instanceof Errors.ModuleLoadError)) {
-    return toUsageError(error, argv, await Config.load({ root }));
+    return toUsageError(error, argv, await Config.load({ root, ...NO_PLUGINS }));
   }
   const text = error instanceof Error ? (error.stack ?? error.message) : String(error);
   return new XceError('bug', `unexpected failure: ${text}`, { cause: error });
@@ -66,7 +69,7 @@ export const main = async (argv: readonly string[], rootUrl: URL): Promise<numbe
   ownStandardStreams();
   const root = fileURLToPath(rootUrl);
   try {
-    const status: unknown = await run([...argv], { root });
+    const status: unknown = await run([...argv], { root, ...NO_PLUGINS });
     await finishOutput();
     return typeof status === 'number' ? status : 0;
   } catch (error) {
