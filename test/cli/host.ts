@@ -66,7 +66,10 @@ workspace = /srv/shared/xce
 `;
 };
 
-/** What holds the namespace: it lives until its standard input ends, as it does when this process dies. */
+/**
+ * What holds the namespace: it lives until its standard input ends, as it does when this process dies. The product
+ * lies where every user gets at it, wherever the work tree is.
+ */
 const HOLDER = `set -e
 mount -t tmpfs -o mode=0755 tmpfs /mnt
 for top in etc root run srv var/lib; do
@@ -74,6 +77,12 @@ for top in etc root run srv var/lib; do
   mount -t overlay -o lowerdir=/$top,upperdir=/mnt/upper/$top,workdir=/mnt/work/$top overlay /$top
 done
 chmod 755 /etc /run /srv /var/lib
+mkdir /mnt/product
+for part in bin dist node_modules; do
+  mkdir /mnt/product/$part
+  mount --bind "$1/$part" /mnt/product/$part
+done
+cp "$1/package.json" "$1/oclif.manifest.json" /mnt/product/
 echo ready
 exec cat >/dev/null`;
 
@@ -90,7 +99,7 @@ export type Options = {
   readonly uid?: number;
 };
 
-const BIN = join(repositoryDirectory, 'bin');
+const BIN = '/mnt/product/bin';
 const PATH = `${dirname(process.execPath)}:${BIN}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin`;
 const RUN_MS_MAX = 110_000;
 
@@ -104,9 +113,11 @@ export class CliHost {
   /** With a configuration in its place, and an empty directory for the log. `end()` must follow. */
   static async start(): Promise<CliHost> {
     if (process.getuid?.() !== 0) throw new Error('the tests of the command line need root');
-    const holder = spawn('unshare', ['--mount', '--propagation', 'private', 'sh', '-c', HOLDER], {
-      stdio: ['pipe', 'pipe', 'inherit'],
-    });
+    const holder = spawn(
+      'unshare',
+      ['--mount', '--propagation', 'private', 'sh', '-c', HOLDER, 'sh', repositoryDirectory],
+      { stdio: ['pipe', 'pipe', 'inherit'] },
+    );
     await new Promise<void>((resolve, reject) => {
       holder.once('error', reject);
       holder.stdout.once('data', () => resolve());

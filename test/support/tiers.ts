@@ -32,6 +32,7 @@ export const VITEST_TIERS: readonly VitestTier[] = [
     ...small('cli'),
     needsRoot: true,
     testMsMax: 120_000,
+    tierMsMax: 1_200_000,
     globalSetup: './test/cli/global-setup.ts',
   },
   {
