@@ -4,31 +4,18 @@
 import { assert, errnoOf, XceError } from '../base/errors.ts';
 import type { Clock } from '../os/clock.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
-import {
-  type EncodedFrame,
-  encodeBase,
-  encodeEvents,
-  encodeFrame,
-  encodeHeader,
-  itemBytes,
-} from './encoder.ts';
+import { type EncodedFrame, encodeEvents, encodeFrame, itemBytes } from './encoder.ts';
 import { EpochDirectory } from './epoch-directory.ts';
-import { linkFailure, onStorage, reasonOf, storageFailure, unlinkIfThere } from './failure.ts';
+import { EpochReader } from './epoch-reader.ts';
+import { EpochTaker, type Taken } from './epoch-taker.ts';
+import { appendAll, onStorage, reasonOf, storageFailure } from './failure.ts';
 import { type HeldToken, HostTokens, pollLock } from './host-tokens.ts';
 import type { CommitContext, Committed, Decision, LeaseLog, LogNotice, LogPosition, LogView } from './log.ts';
 import type { Machine } from './machine.ts';
-import { findRollback, HostMemory, type Seen } from './memory.ts';
-import { isSignOfLog, preparedPath } from './names.ts';
-import {
-  EVENTS_HEADER_BYTES,
-  FILE_START,
-  type LogHeader,
-  PAYLOAD_BYTES_MAX,
-  TOKEN_BYTES,
-  TYPE,
-} from './record.ts';
-import { type Mark, Replay, readHeader } from './replay.ts';
-import { encodeStorage, type StoragePort } from './storage.ts';
+import { HostMemory, type Seen } from './memory.ts';
+import { EVENTS_HEADER_BYTES, type LogHeader, PAYLOAD_BYTES_MAX, TYPE } from './record.ts';
+import { type Mark, type Replay, readHeader } from './replay.ts';
+import type { StoragePort } from './storage.ts';
 
 export type EpochLogPorts = {
   readonly files: LogFiles;
@@ -81,13 +68,6 @@ type Held<State, Event> = {
   readonly untilMs: number;
 };
 
-/** An epoch just taken; its token is locked. */
-type Taken<State, Event> = {
-  readonly token: HeldToken;
-  readonly log: OpenLog<State, Event>;
-  readonly base: Mark & { readonly epoch: number };
-};
-
 /** A commit that waits for its turn. */
 type Waiting<State, Event> = {
   decide(state: State, context: CommitContext): readonly Event[];
@@ -108,26 +88,17 @@ type Round<State, Event> = {
 
 const ENTER_ATTEMPTS_MAX = 16;
 const COMMITS_PER_RECORD_MAX = 4096;
-/** A reader without a lock can meet a record that is being written; then it looks again after these waits. */
-const READ_WAITS_MS = [20, 200];
 const UNCHANGED = 'nothing was written to the lease log';
 
-const lastOf = (replay: { readonly last: Mark | undefined }): Mark => {
-  assert(replay.last !== undefined, 'a replayed epoch has records');
-  return replay.last;
-};
-
-const positionOf = (
-  { epoch, token, host }: LogHeader,
-  replay: { readonly last: Mark | undefined },
-): LogPosition => ({ epoch, token, host, sequence: lastOf(replay).sequence });
-
-const appendAll = async (file: LogFile, bytes: Uint8Array): Promise<void> => {
-  for (let done = 0; done < bytes.length; ) {
-    const count = await file.append(bytes.subarray(done));
-    if (count === 0) throw new Error('the system wrote nothing');
-    done += count;
-  }
+const positionOf = ({
+  header,
+  replay,
+}: {
+  readonly header: LogHeader;
+  readonly replay: { readonly last: Mark };
+}): LogPosition => {
+  const { epoch, token, host } = header;
+  return { epoch, token, host, sequence: replay.last.sequence };
 };
 
 /** Why a record that was written is not acknowledged in its own epoch. */
@@ -158,6 +129,8 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   readonly #directory: EpochDirectory;
   readonly #tokens: HostTokens;
   readonly #memory: HostMemory;
+  readonly #reader: EpochReader<State, Event>;
+  readonly #taker: EpochTaker<State, Event>;
   #open: OpenLog<State, Event> | undefined;
   #turn: Promise<unknown> = Promise.resolve();
   #waiting: Waiting<State, Event>[] = [];
@@ -171,10 +144,17 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     this.#tokens = new HostTokens(ports, options.runDirectory);
     const { identity } = this.#directory;
     this.#memory = new HostMemory(ports.files, options.memoryPath, identity, ports.processId);
+    this.#reader = new EpochReader(this.#directory, machine, (milliseconds) => ports.wait(milliseconds));
+    this.#taker = new EpochTaker(ports, options, machine, {
+      directory: this.#directory,
+      tokens: this.#tokens,
+      memory: this.#memory,
+      reader: this.#reader,
+    });
   }
 
   init(): Promise<LogPosition> {
-    return this.#inTurn(() => this.#createFirst());
+    return this.#inTurn(() => this.#taker.createFirst());
   }
 
   read(): Promise<LogView<State>> {
@@ -378,7 +358,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
         return undefined;
       }
       if (!log.isChecked && log.replay.complete !== undefined) {
-        await this.#checkSeen(epoch, log.replay, log.seen);
+        await this.#reader.checkSeen(epoch, log.replay, log.seen);
         log.isChecked = true;
       }
       if (log.replay.complete !== undefined && log.replay.tornBytes === 0) {
@@ -421,7 +401,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       );
       if (header === undefined) throw this.#fenced(epoch, header);
       await this.#directory.checkStorage(header);
-      const replay = this.#newReplay(epoch, seen);
+      const replay = this.#reader.newReplay(epoch, seen);
       return { epoch, path, file, identity, header, replay, seen, isChecked: false, isLocked: false };
     } catch (error) {
       await file.close();
@@ -446,11 +426,11 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
 
   /** Step 5. Puts commits that do not fit into the record back in front of the others. */
   #decide(held: Held<State, Event>, waiting: readonly Waiting<State, Event>[]): Round<State, Event> {
-    const { replay, header } = held.log;
+    const { replay } = held.log;
     const { state } = replay;
     const machine = this.#machine;
     const context: CommitContext = {
-      ...positionOf(header, replay),
+      ...positionOf(held.log),
       wallMs: this.#ports.clock.wallMs(),
       skewMs: held.skewMs,
     };
@@ -496,7 +476,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   async #answer({ log }: Held<State, Event>): Promise<LogPosition> {
     if (await this.#directory.hasSuccessor(log.epoch)) throw await this.#fencedBySuccessor(log.epoch);
     await onStorage('unlock', log.path, async () => this.#unlock(log));
-    return positionOf(log.header, log.replay);
+    return positionOf(log);
   }
 
   async #fencedBySuccessor(epoch: number): Promise<XceError> {
@@ -524,7 +504,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     log.replay.follow(frame.next, wallMs);
     await this.#remember(log, notices);
     await this.#markIdle(token, notices);
-    return positionOf(log.header, log.replay);
+    return positionOf(log);
   }
 
   async #append({ file }: OpenLog<State, Event>, { bytes, next }: EncodedFrame): Promise<void> {
@@ -569,20 +549,20 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       throw unknown(`a record may be in ${log.path} (${reason}), and another took the next epoch`, cause);
     }
     await this.#tokens.release(taken.token);
-    notices.push({ kind: 'epoch-taken', epoch: taken.log.epoch, reason });
+    notices.push({ kind: 'epoch-taken', epoch: taken.header.epoch, reason });
     const { epoch, sequence, chain } = taken.base;
     if (epoch === log.epoch && sequence === frame.next.sequence - 1 && chain === frame.next.chain) {
-      return positionOf(taken.log.header, taken.log.replay);
+      return positionOf(taken);
     }
     throw new XceError('log-io', `a record could not be written to ${log.path}: ${reason}`, {
       at: log.path,
-      unchanged: `the record does not count; epoch ${taken.log.epoch} goes on without it`,
+      unchanged: `the record does not count; epoch ${taken.header.epoch} goes on without it`,
       detail: { notices },
       cause,
     });
   }
 
-  // -- taking an epoch ------------------------------------------------------------------------------------------
+  // -- the next epoch ------------------------------------------------------------------------------------------
 
   async #takeOver(): Promise<LogPosition & { readonly notices: readonly LogNotice[] }> {
     const notices: LogNotice[] = [];
@@ -607,6 +587,28 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     }
   }
 
+  /** Takes an epoch and opens it. Undefined when another was faster; else its token is held. */
+  async #take(epoch: number, notices: LogNotice[]): Promise<Taken<State, Event> | undefined> {
+    // One descriptor of a log per process: the one of the epoch below goes first.
+    await this.#drop();
+    const taken = await this.#taker.take(epoch, notices);
+    if (taken === undefined) return undefined;
+    const { file, identity, header, replay } = taken;
+    const path = this.#directory.pathOf(epoch);
+    this.#open = {
+      epoch,
+      path,
+      file,
+      identity,
+      header,
+      replay,
+      seen: undefined,
+      isChecked: true,
+      isLocked: false,
+    };
+    return taken;
+  }
+
   async #takeForCaller(epoch: number, notices: LogNotice[]): Promise<LogPosition> {
     const taken = await this.#take(epoch, notices);
     if (taken === undefined) {
@@ -614,271 +616,15 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       throw this.#fenced(newest, await this.#directory.headerOf(newest));
     }
     await this.#tokens.release(taken.token);
-    return positionOf(taken.log.header, taken.log.replay);
-  }
-
-  /**
-   * "To take epoch N". Undefined when another was faster with it, or has taken the one after it. Otherwise the log is
-   * open, and its token held; the log itself is not locked.
-   */
-  async #take(epoch: number, notices: LogNotice[]): Promise<Taken<State, Event> | undefined> {
-    await this.#drop();
-    const storage = await this.#directory.inspect();
-    const seen = await this.#memory.load();
-    // After the memory, so that what another process of this host has seen meanwhile is no contradiction.
-    if ((await this.#directory.newest()) !== epoch - 1) return undefined;
-    await this.#checkSeen(epoch - 1, await this.#replayPatiently(epoch - 1, seen), seen);
-    await this.#directory.removePrepared(epoch - 1);
-    const held = await this.#tokens.lock(epoch, this.#deadlineMs());
-    let taken: Taken<State, Event> | undefined;
-    try {
-      // The token file of an epoch that is there is somebody's proof.
-      if ((await this.#directory.newest()) !== epoch - 1) return undefined;
-      const token = Buffer.from(this.#ports.randomBytes(TOKEN_BYTES)).toString('hex');
-      await this.#tokens.write(held, token, true);
-      const { host } = this.#options;
-      const wallMs = this.#ports.clock.wallMs();
-      const header: LogHeader = {
-        ...this.#directory.identity,
-        epoch,
-        token,
-        wallMs,
-        host,
-        storage: encodeStorage(storage),
-      };
-      const first = encodeFrame(TYPE.header, encodeHeader(header), FILE_START);
-      await this.#link(epoch, token, [first]);
-      const file = await this.#openOwn(epoch, token);
-      if (file === undefined) return undefined;
-      try {
-        taken = await this.#fill(held, file, header, first, seen, notices);
-      } finally {
-        if (taken === undefined) await file.close();
-      }
-      return taken;
-    } finally {
-      if (taken === undefined) await this.#tokens.release(held);
-    }
-  }
-
-  /** Steps 3 and 4: the frames as a whole file under the epoch's name, unless the name is another's. */
-  async #link(epoch: number, token: string, frames: Iterable<EncodedFrame>): Promise<void> {
-    const { files } = this.#ports;
-    const path = this.#directory.pathOf(epoch);
-    const prepared = preparedPath(this.#directory.path, epoch, token);
-    let linkError: unknown;
-    await onStorage('prepare', prepared, async () => {
-      const file = await files.open(prepared, 'create');
-      try {
-        for (const { bytes } of frames) await appendAll(file, bytes);
-        await file.sync();
-      } catch (error) {
-        await unlinkIfThere(files, prepared);
-        throw error;
-      } finally {
-        await file.close();
-      }
-      try {
-        await files.link(prepared, path);
-      } catch (error) {
-        // An answer can be lost on the way: what stands under the name says who made it.
-        linkError = error;
-      }
-      await unlinkIfThere(files, prepared);
-    });
-    await onStorage('fsync', this.#directory.path, () => files.syncDirectory(this.#directory.path));
-    if (linkError === undefined) return;
-    const names = await this.#directory.list();
-    if (!names.some((name) => `${this.#directory.path}/${name}` === path)) throw linkFailure(path, linkError);
-  }
-
-  /** Step 5: the epoch's file, opened by name, when the token inside is ours. */
-  async #openOwn(epoch: number, token: string): Promise<LogFile | undefined> {
-    const path = this.#directory.pathOf(epoch);
-    const file = await this.#directory.open(epoch, 'append');
-    if (file === undefined) throw new XceError('log-io', `${path} is gone`, { at: path });
-    let header: LogHeader | undefined;
-    try {
-      header = await onStorage('read', path, () => readHeader(file, path, epoch, this.#directory.identity));
-    } finally {
-      if (header?.token !== token) await file.close();
-    }
-    return header?.token === token ? file : undefined;
-  }
-
-  /** Steps 6 to 8. */
-  async #fill(
-    token: HeldToken,
-    file: LogFile,
-    header: LogHeader,
-    first: EncodedFrame,
-    seen: Seen | undefined,
-    notices: LogNotice[],
-  ): Promise<Taken<State, Event> | undefined> {
-    const { epoch } = header;
-    const path = this.#directory.pathOf(epoch);
-    const below = await this.#replayPatiently(epoch - 1, seen);
-    await this.#checkSeen(epoch - 1, below, seen);
-    const base = { epoch: below.epoch, ...lastOf(below) };
-    if (below.tornBytes > 0) {
-      const { offset } = below.position;
-      notices.push({ kind: 'torn-tail', path: below.path, offset, bytes: below.tornBytes });
-    }
-    const replay = await onStorage('write', path, async () => {
-      const complete = {
-        baseEpoch: base.epoch,
-        baseSequence: base.sequence,
-        baseChain: base.chain,
-        wallMs: this.#ports.clock.wallMs(),
-      };
-      let end = first.next;
-      for (const { bytes, next } of encodeBase(this.#machine.snapshot(below.state), complete, first.next)) {
-        await appendAll(file, bytes);
-        end = next;
-      }
-      await file.sync();
-      const back = this.#newReplay(epoch, undefined);
-      await back.advance(file);
-      const isWhole = back.complete !== undefined && back.tornBytes === 0;
-      if (!isWhole || back.position.offset !== end.offset || back.position.chain !== end.chain) {
-        throw doubt('the checkpoint does not read back as it was written');
-      }
-      return back;
-    });
-    const { identity } = await onStorage('look at', path, () => file.facts());
-    if (await this.#directory.hasSuccessor(epoch)) return undefined;
-    const log = { epoch, path, file, identity, header, replay, seen, isChecked: true, isLocked: false };
-    await this.#tokens.mark(token, false);
-    this.#open = log;
-    await this.#remember(log, notices);
-    return { token, log, base };
-  }
-
-  async #createFirst(): Promise<LogPosition> {
-    const { path } = this.#directory;
-    await this.#directory.inspect();
-    const sign = (what: string, at: string): XceError =>
-      new XceError('log-exists', what, {
-        at,
-        unchanged: 'no log was made',
-        next: 'if there is nothing to keep, remove it and run "lease init" again',
-      });
-    const found = (await this.#directory.list()).find(isSignOfLog);
-    if (found !== undefined) throw sign(`${path} holds ${JSON.stringify(found)}`, path);
-    const { runDirectory } = this.#options;
-    if (await this.#tokens.exist()) throw sign(`${runDirectory} holds the token of an epoch`, runDirectory);
-    if ((await this.#memory.load()) !== undefined) {
-      throw sign(`this host has seen a log (${this.#memory.path})`, this.#memory.path);
-    }
-    await this.#directory.removePrepared(1);
-    const probed = await this.#ports.storage.probe(path);
-    const epoch = 1;
-    const token = Buffer.from(this.#ports.randomBytes(TOKEN_BYTES)).toString('hex');
-    const { host } = this.#options;
-    const wallMs = this.#ports.clock.wallMs();
-    const header: LogHeader = {
-      ...this.#directory.identity,
-      epoch,
-      token,
-      wallMs,
-      host,
-      storage: encodeStorage(probed),
-    };
-    const first = encodeFrame(TYPE.header, encodeHeader(header), FILE_START);
-    const nothing = { baseEpoch: 0, baseSequence: 0, baseChain: 0, wallMs };
-    const rest = encodeBase(this.#machine.snapshot(this.#machine.empty()), nothing, first.next);
-    await this.#link(epoch, token, [first, ...rest]);
-    const file = await this.#openOwn(epoch, token);
-    if (file === undefined) throw sign('another host made the log first', this.#directory.pathOf(epoch));
-    const replay = this.#newReplay(epoch, undefined);
-    try {
-      await onStorage('read', this.#directory.pathOf(epoch), () => replay.advance(file));
-    } finally {
-      await file.close();
-    }
-    // A token before the log would be a sign of a log, and keep an interrupted creation from being repeated.
-    const held = await this.#tokens.lock(epoch, this.#deadlineMs());
-    try {
-      await this.#tokens.write(held, token, false);
-    } finally {
-      await this.#tokens.release(held);
-    }
-    await onStorage('write', this.#memory.path, () =>
-      this.#memory.remember({ epoch, token, ...lastOf(replay) }),
-    );
-    return positionOf(header, replay);
+    return positionOf(taken);
   }
 
   // -- reading --------------------------------------------------------------------------------------------------
 
-  #newReplay(epoch: number, seen: Seen | undefined): Replay<State, Event> {
-    const { identity } = this.#directory;
-    const file = { path: this.#directory.pathOf(epoch), epoch, identity };
-    return new Replay(this.#machine, file, seen?.epoch === epoch ? seen : undefined);
-  }
-
-  /** Replays downwards from `from` to the first complete epoch, each file opened anew and fsynced. */
-  async #replayDown(from: number, seen: Seen | undefined): Promise<Replay<State, Event>> {
-    for (let epoch = from; epoch >= 1; epoch--) {
-      const path = this.#directory.pathOf(epoch);
-      const file = await this.#directory.open(epoch, 'read');
-      if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
-      try {
-        await onStorage('fsync', path, () => file.sync());
-        const replay = this.#newReplay(epoch, seen);
-        await onStorage('read', path, () => replay.advance(file));
-        if (replay.complete !== undefined) return replay;
-      } finally {
-        await file.close();
-      }
-    }
-    throw new XceError('log-corrupt', `no epoch in ${this.#directory.path} is complete`, {
-      at: this.#directory.path,
-    });
-  }
-
-  /** The same, again where a record does not check: without a lock it may be on its way. */
-  async #replayPatiently(from: number, seen: Seen | undefined): Promise<Replay<State, Event>> {
-    for (const waitMs of READ_WAITS_MS) {
-      try {
-        return await this.#replayDown(from, seen);
-      } catch (error) {
-        if (!(error instanceof XceError) || error.code !== 'log-corrupt') throw error;
-        await this.#ports.wait(waitMs);
-      }
-    }
-    return await this.#replayDown(from, seen);
-  }
-
-  /** Throws 'log-rollback' when the log is not a later state of what this host has seen. */
-  async #checkSeen(newest: number, replay: Replay<State, Event>, seen: Seen | undefined): Promise<void> {
-    if (seen === undefined) return;
-    const { complete, epoch, markMet } = replay;
-    assert(complete !== undefined, 'a base is complete');
-    const header =
-      epoch === seen.epoch || newest < seen.epoch
-        ? replay.header
-        : await this.#directory.headerOf(seen.epoch);
-    const problem = findRollback(seen, {
-      newest,
-      epoch,
-      base: { epoch: complete.baseEpoch, sequence: complete.baseSequence, chain: complete.baseChain },
-      markMet,
-      tokenOfSeen: header?.token,
-    });
-    if (problem === undefined) return;
-    throw new XceError('log-rollback', `${this.#directory.path}: ${problem}`, {
-      at: this.#directory.path,
-      unchanged: UNCHANGED,
-      next: 'bring back the newest state of the directory; nothing may go on from an older one',
-      detail: { seen, newest },
-    });
-  }
-
   /** For a record that counts already: that it could not be written down takes nothing from it. */
   async #remember({ header, replay }: OpenLog<State, Event>, notices: LogNotice[]): Promise<void> {
     try {
-      await this.#memory.remember({ epoch: header.epoch, token: header.token, ...lastOf(replay) });
+      await this.#memory.remember({ epoch: header.epoch, token: header.token, ...replay.last });
     } catch (error) {
       notices.push({ kind: 'not-remembered', path: this.#memory.path, reason: reasonOf(error) });
     }
@@ -896,8 +642,8 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   async #readUnlocked(): Promise<LogView<State>> {
     const seen = await this.#memory.load();
     const newest = await this.#directory.newest();
-    const replay = await this.#replayPatiently(newest, seen);
-    await this.#checkSeen(newest, replay, seen);
+    const replay = await this.#reader.replayNewest(newest, seen);
+    await this.#reader.checkSeen(newest, replay, seen);
     const { header, before, state, tornBytes } = replay;
     assert(header !== undefined, 'a complete epoch has a header');
     await this.#directory.checkStorage(header);
@@ -910,6 +656,6 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     const newestHeader = newest === replay.epoch ? header : await this.#directory.headerOf(newest);
     const token = await this.#tokens.read(newest);
     const owned = newestHeader !== undefined && token === newestHeader.token;
-    return { ...positionOf(header, replay), state, owned, tornBytes };
+    return { ...positionOf({ header, replay }), state, owned, tornBytes };
   }
 }

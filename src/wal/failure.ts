@@ -1,6 +1,6 @@
 /** What a failed system call means for the log. */
 import { errnoOf, XceError } from '../base/errors.ts';
-import type { LogFiles } from '../os/log-files.ts';
+import type { LogFile, LogFiles } from '../os/log-files.ts';
 
 /** The errno, or what the system says where Node has no name for it. */
 export const reasonOf = (error: unknown): string =>
@@ -51,5 +51,14 @@ export const unlinkIfThere = async (files: LogFiles, path: string): Promise<void
     await files.unlink(path);
   } catch (error) {
     if (errnoOf(error) !== 'ENOENT') throw error;
+  }
+};
+
+/** Appends all of the bytes; a system call may take fewer. Throws the system's error. */
+export const appendAll = async (file: LogFile, bytes: Uint8Array): Promise<void> => {
+  for (let done = 0; done < bytes.length; ) {
+    const count = await file.append(bytes.subarray(done));
+    if (count === 0) throw new Error('the system wrote nothing');
+    done += count;
   }
 };

@@ -50,16 +50,16 @@ export const pollLock = async (
 };
 
 export class HostTokens {
+  readonly path: string;
   readonly #ports: HostTokensPorts;
-  readonly #directory: string;
 
   constructor(ports: HostTokensPorts, runDirectory: string) {
     this.#ports = ports;
-    this.#directory = runDirectory;
+    this.path = runDirectory;
   }
 
   #pathOf(epoch: number): string {
-    return tokenPath(this.#directory, epoch);
+    return tokenPath(this.path, epoch);
   }
 
   async #onFile<T>(path: string, step: () => Promise<T>): Promise<T> {
@@ -97,16 +97,16 @@ export class HostTokens {
       if (errnoOf(error) !== 'ENOENT') throw error;
     }
     // The directory of the instance is shared with a worker of this host, whose sockets others must reach.
-    await this.#ports.files.makeDirectory(dirname(this.#directory), 0o711);
-    await this.#ports.files.makeDirectory(this.#directory, 0o700);
+    await this.#ports.files.makeDirectory(dirname(this.path), 0o711);
+    await this.#ports.files.makeDirectory(this.path, 0o700);
     return await this.#openRegular(path, 'token');
   }
 
   /** Whether this host has tokens of any epoch. */
   async exist(): Promise<boolean> {
-    return await this.#onFile(this.#directory, async () => {
+    return await this.#onFile(this.path, async () => {
       try {
-        return (await this.#ports.files.list(this.#directory)).some(isTokenName);
+        return (await this.#ports.files.list(this.path)).some(isTokenName);
       } catch (error) {
         if (errnoOf(error) === 'ENOENT') return false;
         throw error;

@@ -7,7 +7,7 @@
  *
  * Any other record is corruption. Until `complete` the file is void: its checkpoint counts for nothing.
  */
-import { XceError } from '../base/errors.ts';
+import { assert, XceError } from '../base/errors.ts';
 import {
   type ByteSource,
   decodeCheckpoint,
@@ -32,9 +32,6 @@ export type LogIdentity = { readonly cluster: string; readonly instance: string 
 
 /** One record of a file, told from every other by the checksum of everything up to it. */
 export type Mark = { readonly sequence: number; readonly chain: number };
-
-const markOf = (sequence: number, chain: number): Mark | undefined =>
-  sequence < 0 ? undefined : { sequence, chain };
 
 /** Throws 'log-foreign' for the log of another cluster or instance, 'log-corrupt' for another epoch's file. */
 const checkHeader = (header: LogHeader, identity: LogIdentity, epoch: number, path: string): void => {
@@ -114,13 +111,16 @@ export class Replay<State, Event> {
   get position(): FramePosition {
     return this.#position;
   }
-  /** The last record, or undefined when there is none. */
-  get last(): Mark | undefined {
-    return markOf(this.#lastSequence, this.#lastChain);
+  /** The last record. Not to be asked before there is one. */
+  get last(): Mark {
+    assert(this.#lastSequence >= 0, 'a replay that has read nothing has no last record');
+    return { sequence: this.#lastSequence, chain: this.#lastChain };
   }
   /** The record before the last: the owner had acknowledged it when it wrote the last one. */
   get before(): Mark | undefined {
-    return markOf(this.#beforeSequence, this.#beforeChain);
+    return this.#beforeSequence < 0
+      ? undefined
+      : { sequence: this.#beforeSequence, chain: this.#beforeChain };
   }
   get tornBytes(): number {
     return this.#tornBytes;
@@ -170,8 +170,14 @@ export class Replay<State, Event> {
     try {
       this.#apply(frame);
     } catch (error) {
+      if (!(error instanceof XceError)) {
+        throw new XceError('bug', `${this.path}: the record at ${frame.offset} cannot be replayed`, {
+          at: `${this.path}:${frame.offset}`,
+          cause: error,
+        });
+      }
       // What the machine refuses has no offset yet.
-      if (error instanceof XceError && error.code === 'log-corrupt' && error.facts.at === undefined) {
+      if (error.code === 'log-corrupt' && error.facts.at === undefined) {
         throw frame.corrupt(error.message, error);
       }
       throw error;

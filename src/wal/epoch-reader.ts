@@ -1,0 +1,94 @@
+/** Reading epochs: replayed from the top down, and held against what this host has seen. */
+import { assert, XceError } from '../base/errors.ts';
+import type { EpochDirectory } from './epoch-directory.ts';
+import { onStorage } from './failure.ts';
+import type { Machine } from './machine.ts';
+import { findRollback, type Seen } from './memory.ts';
+import { Replay } from './replay.ts';
+
+/** A reader without a lock can meet a record that is being written; then it looks again after these waits. */
+const READ_WAITS_MS = [20, 200];
+
+export class EpochReader<State, Event> {
+  readonly #directory: EpochDirectory;
+  readonly #machine: Machine<State, Event>;
+  readonly #wait: (milliseconds: number) => Promise<void>;
+
+  constructor(
+    directory: EpochDirectory,
+    machine: Machine<State, Event>,
+    wait: (milliseconds: number) => Promise<void>,
+  ) {
+    this.#directory = directory;
+    this.#machine = machine;
+    this.#wait = wait;
+  }
+
+  /** A replay of an epoch's file from its start; it looks for what was seen, when that is of this epoch. */
+  newReplay(epoch: number, seen: Seen | undefined): Replay<State, Event> {
+    const { identity } = this.#directory;
+    const file = { path: this.#directory.pathOf(epoch), epoch, identity };
+    return new Replay(this.#machine, file, seen?.epoch === epoch ? seen : undefined);
+  }
+
+  /** Replays downwards from `from` to the first complete epoch, each file opened anew and fsynced. */
+  async #replayDown(from: number, seen: Seen | undefined): Promise<Replay<State, Event>> {
+    for (let epoch = from; epoch >= 1; epoch--) {
+      const path = this.#directory.pathOf(epoch);
+      const file = await this.#directory.open(epoch, 'read');
+      if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
+      try {
+        await onStorage('fsync', path, () => file.sync());
+        const replay = this.newReplay(epoch, seen);
+        await onStorage('read', path, () => replay.advance(file));
+        if (replay.complete !== undefined) return replay;
+      } finally {
+        await file.close();
+      }
+    }
+    throw new XceError('log-corrupt', `no epoch in ${this.#directory.path} is complete`, {
+      at: this.#directory.path,
+    });
+  }
+
+  /**
+   * The newest complete epoch at or below `from`, replayed. Looks again where a record does not check: without a lock
+   * it may be on its way. Throws 'log-corrupt', 'log-version', 'log-foreign' or 'log-io'.
+   */
+  async replayNewest(from: number, seen: Seen | undefined): Promise<Replay<State, Event>> {
+    for (const waitMs of READ_WAITS_MS) {
+      try {
+        return await this.#replayDown(from, seen);
+      } catch (error) {
+        if (!(error instanceof XceError) || error.code !== 'log-corrupt') throw error;
+        await this.#wait(waitMs);
+      }
+    }
+    return await this.#replayDown(from, seen);
+  }
+
+  /** Throws 'log-rollback' when the log is not a later state of what this host has seen. */
+  async checkSeen(newest: number, replay: Replay<State, Event>, seen: Seen | undefined): Promise<void> {
+    if (seen === undefined) return;
+    const { complete, epoch, markMet } = replay;
+    assert(complete !== undefined, 'a base is complete');
+    const header =
+      epoch === seen.epoch || newest < seen.epoch
+        ? replay.header
+        : await this.#directory.headerOf(seen.epoch);
+    const problem = findRollback(seen, {
+      newest,
+      epoch,
+      base: { epoch: complete.baseEpoch, sequence: complete.baseSequence, chain: complete.baseChain },
+      markMet,
+      tokenOfSeen: header?.token,
+    });
+    if (problem === undefined) return;
+    throw new XceError('log-rollback', `${this.#directory.path}: ${problem}`, {
+      at: this.#directory.path,
+      unchanged: 'nothing was written to the lease log',
+      next: 'bring back the newest state of the directory; nothing may go on from an older one',
+      detail: { seen, newest },
+    });
+  }
+}
