@@ -55,6 +55,9 @@ const BURST_LINES = 20;
 const LINE_EVERY_MS = 1000;
 const SOURCES_MAX = 4096;
 
+/** The process within a peer (describePeer): a job has as many as it likes, and all are one source. */
+const PROCESS = /, pid \d+$/;
+
 type Bucket = { lines: number; atMs: number; dropped: number };
 
 /** Decides which reports of the protocol server become lines; a dropped one is counted in the next that is not. */
@@ -70,7 +73,7 @@ export class JournalLimit {
   take(report: ServerReport): string | undefined {
     const line = formatServerReport(report);
     if (report.what === 'bug') return line;
-    const source = report.what === 'peer-refused' ? report.listener : report.peer;
+    const source = report.what === 'peer-refused' ? report.listener : report.peer.replace(PROCESS, '');
     const nowMs = this.#clock.monotonicMs();
     const bucket = this.#bucketOf(source, nowMs);
     bucket.lines = Math.min(BURST_LINES, bucket.lines + (nowMs - bucket.atMs) / LINE_EVERY_MS);

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import type { ServerReport } from '../../../src/rpc/verbs.ts';
+import type { LeaseNumber, Uid } from '../../../src/base/ids.ts';
+import { describePeer, type ServerReport } from '../../../src/rpc/verbs.ts';
 import { formatReport, formatServerReport, JournalLimit } from '../../../src/worker/journal.ts';
 import { FakeClock } from './fakes.ts';
 
@@ -53,6 +54,14 @@ describe('a source that is refused in a loop', () => {
     clock.advance(1000);
     expect(limit.take(refused('sandbox of lease 7'))).toMatch(/\(and 980 lines like it before\)\n$/);
     expect(limit.take(refused('sandbox of lease 7'))).toBeUndefined();
+  });
+
+  test('is one source, however many processes it forks', () => {
+    const limit = new JournalLimit(new FakeClock());
+    const peers = Array.from({ length: 1000 }, (_, pid) =>
+      describePeer({ kind: 'sandbox', lease: 7 as LeaseNumber, uid: 70_001 as Uid, pid }),
+    );
+    expect(peers.map((peer) => limit.take(refused(peer))).filter(Boolean)).toHaveLength(20);
   });
 
   test('has no limit for faults of ours', () => {
