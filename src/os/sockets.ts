@@ -16,6 +16,7 @@ import {
 } from 'node:tls';
 import { errnoOf, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
+import { Handshakes } from './handshakes.ts';
 
 export type { Socket } from 'node:net';
 export type { TLSSocket } from 'node:tls';
@@ -212,8 +213,7 @@ export const listenTls = async (
     readonly onHandshakeFailed: (error: Error, from: string) => void;
   },
 ): Promise<Listener> => {
-  // By address, because the raw socket of a connection and its TLS socket share nothing else that is public.
-  const shaking = new Map<string, Socket>();
+  const shaking = new Handshakes<Socket>(Math.ceil(options.connectionsMax / 2));
   const server = createTlsServer(
     {
       ...TLS_POLICY,
@@ -229,7 +229,7 @@ export const listenTls = async (
       noDelay: true,
     },
     (socket) => {
-      shaking.delete(addressOf(socket));
+      shaking.remove(...endOf(socket));
       if (socket.alpnProtocol === ALPN) options.onSocket(socket);
       else {
         socket.destroy();
@@ -239,11 +239,9 @@ export const listenTls = async (
   );
   server.maxConnections = options.connectionsMax;
   server.on('connection', (socket: Socket) => {
-    const from = addressOf(socket);
-    shaking.set(from, socket);
-    socket.once('close', () => {
-      if (shaking.get(from) === socket) shaking.delete(from);
-    });
+    const [host, port] = endOf(socket);
+    socket.once('close', () => shaking.remove(host, port, socket));
+    shaking.add(host, port, socket)?.destroy();
   });
   server.on('tlsClientError', (error, socket) => {
     const from = addressOf(socket);
@@ -267,11 +265,16 @@ export const listenTls = async (
     port: bound.port,
     close: () => {
       const stopped = stopListening(server);
-      for (const socket of shaking.values()) socket.destroy();
+      for (const socket of shaking.all()) socket.destroy();
       return stopped;
     },
   };
 };
+
+const endOf = (socket: Socket): readonly [host: string, port: number] => [
+  socket.remoteAddress ?? '',
+  socket.remotePort ?? 0,
+];
 
 /** Address and port of the peer of a TCP socket, as text for reports. */
 export const addressOf = (socket: Socket): string =>

@@ -14,6 +14,7 @@ import { PassThrough } from 'node:stream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { XceError } from '../../../src/base/errors.ts';
 import { LIMITS } from '../../../src/base/limits.ts';
+import { connectTlsSocket, listenTls } from '../../../src/os/sockets.ts';
 import { connectTls, connectUnix } from '../../../src/rpc/client.ts';
 import { decodeWireError } from '../../../src/rpc/decode.ts';
 import { encodeFrame, encodeFrameHeader } from '../../../src/rpc/frame.ts';
@@ -393,6 +394,31 @@ describe('many', () => {
     await fresh.call('status', {}, T);
     fresh.close();
     for (const socket of idle) socket.destroy();
+  });
+
+  test('handshakes that are never made do not keep others out', async () => {
+    const material = await site.identity('worker', 'n1');
+    const listener = await listenTls({ address: '0.0.0.0', port: 0 }, material, {
+      connectionsMax: 10,
+      handshakeMs: 30_000,
+      onSocket: (socket) => socket.end('welcome'),
+      onHandshakeFailed: () => undefined,
+    });
+    const silent = Array.from({ length: 40 }, () => {
+      const socket = netConnect({ host: '127.0.0.1', localAddress: '127.0.0.2', port: listener.port });
+      return socket.on('error', () => undefined);
+    });
+    await Promise.all(silent.map((socket) => once(socket, 'connect')));
+    const client = await connectTlsSocket(
+      { address: '127.0.0.1', port: listener.port },
+      await site.identity('controller', 'ctl'),
+      () => undefined,
+      T,
+    );
+    expect(String(await once(client, 'data'))).toBe('welcome');
+    client.destroy();
+    for (const socket of silent) socket.destroy();
+    await listener.close();
   });
 
   test('streams at once beyond the limit of a connection wait or are refused; none is lost', async () => {
