@@ -12,11 +12,12 @@ import {
   X509Certificate,
 } from 'node:crypto';
 import { join } from 'node:path';
-import { XceError } from '../base/errors.ts';
+import { asXceError, XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import { readBounded, requirePrivate, requireRootOnlyWrites } from '../os/files.ts';
 import { createFile, kindOf, makeDirectories } from '../os/root-files.ts';
+import { closeDirectory, openRooted } from '../os/rooted.ts';
 import { loadTicketPrivateKey, PKI_FILES } from './identity.ts';
 import { type CertificateRole, parseClusterName } from './names.ts';
 
@@ -89,6 +90,20 @@ const isSame = ({ path, bytes, mode }: NewFile): boolean => {
   return readBounded(path, LIMITS.pemBytesMax, check).equals(bytes);
 };
 
+/** Refuses a directory that others could put another one in the place of, or write into. */
+const requireRootsAlone = (directory: string): void => {
+  try {
+    closeDirectory(openRooted(directory, 'roots'));
+  } catch (error) {
+    const { message, facts } = asXceError(error);
+    throw new XceError('config-unsafe', message, {
+      ...facts,
+      unchanged: 'no file was written',
+      cause: error,
+    });
+  }
+};
+
 /** Writes what is not there. Refuses, before it writes anything, when one of them is there with other bytes. */
 const writeFiles = (directory: string, files: readonly NewFile[]): void => {
   const missing = files.filter((file) => kindOf(file.path) === 'none');
@@ -100,6 +115,7 @@ const writeFiles = (directory: string, files: readonly NewFile[]): void => {
     });
   }
   makeDirectories(directory, 0o700);
+  requireRootsAlone(directory);
   for (const { path, bytes, mode } of missing) {
     if (createFile(path, bytes, { uid: 0, gid: 0, mode }, 'durable')) continue;
     throw new XceError('pki-exists', `${path} was made by another command meanwhile`, { at: path });

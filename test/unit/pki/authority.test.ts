@@ -2,6 +2,7 @@ import { execFileSync } from 'node:child_process';
 import { generateKeyPairSync, sign, verify, X509Certificate } from 'node:crypto';
 import {
   chmodSync,
+  chownSync,
   existsSync,
   mkdtempSync,
   readdirSync,
@@ -58,6 +59,24 @@ const issueTo = async (name: string, role: 'controller' | 'worker' | 'operator')
   await issue(ca, { role, node: node(name), validity: validForDays(10), out });
   return out;
 };
+
+describe('a directory of keys', () => {
+  test('is none that others could write into or put another one in the place of', async () => {
+    const others = mkdtempSync(join(root, 'others-'));
+    const below = join(others, 'below');
+    const issueInto = (out: string): Promise<unknown> =>
+      issue(ca, { role: 'worker', node: node('n1'), validity: validForDays(10), out });
+    chownSync(others, 60_690, 60_690);
+    for (const out of [others, below]) expect(await rejectedCode(issueInto(out))).toBe('config-unsafe');
+    chownSync(others, 0, 0);
+    chmodSync(others, 0o777);
+    for (const out of [others, below]) expect(await rejectedCode(issueInto(out))).toBe('config-unsafe');
+    expect([readdirSync(others), readdirSync(below)]).toEqual([['below'], []]);
+    chmodSync(others, 0o1777);
+    await issueInto(below);
+    expect(readdirSync(below)).toContain('host.key');
+  });
+});
 
 describe('an authority', () => {
   test('keeps its keys to root and its directory closed', () => {
