@@ -276,11 +276,18 @@ export const decideRetry = (
   return found.ok ? drain(found.value, facts, request) : found;
 };
 
-export type NodeCertificate = { readonly node: NodeName; readonly certificate: OpenedCertificate };
+export type NodeCertificate = {
+  readonly node: NodeName;
+  readonly certificate: OpenedCertificate;
+  /** The nonce with which the caller has asked the node, where it knows. */
+  readonly asked?: string | undefined;
+};
 
 export type Certified = {
   readonly lease: LeaseView;
   readonly refused: readonly { readonly node: NodeName; readonly problem: string }[];
+  /** Nodes that somebody else has asked since; they count neither as certified nor as refused. */
+  readonly askedAnew: readonly NodeName[];
 };
 
 const fitNode = (
@@ -318,8 +325,14 @@ export const decideCertify = (
   const lease = found.value;
   const events = new Map<NodeName, ExistingEvent>();
   const refused: { node: NodeName; problem: string }[] = [];
+  const askedAnew: NodeName[] = [];
   for (const offered of certificates) {
-    const { node, certificate } = offered;
+    const { node, certificate, asked } = offered;
+    const last = lease.nodes.get(node)?.nonce ?? null;
+    if (asked !== undefined && last !== null && last !== asked) {
+      askedAnew.push(node);
+      continue;
+    }
     const fits = fitNode(lease, offered, identity);
     if (!fits.ok) refused.push({ node, problem: fits.message });
     else if (fits.value === 'new')
@@ -332,7 +345,7 @@ export const decideCertify = (
       });
   }
   const recorded = [...events.values()];
-  return decide(recorded, { lease: viewAfter(lease, recorded, facts), refused });
+  return decide(recorded, { lease: viewAfter(lease, recorded, facts), refused, askedAnew });
 };
 
 const blocked = (lease: Lease, missing: readonly string[], what: string): Refusal =>

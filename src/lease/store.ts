@@ -182,14 +182,18 @@ export class LeaseStore {
    */
   async certify(
     ref: LeaseRef,
-    certificates: readonly { readonly node: NodeName; readonly certificate: string }[],
+    certificates: readonly {
+      readonly node: NodeName;
+      readonly certificate: string;
+      readonly nonce?: string | undefined;
+    }[],
   ): Promise<Committed<Certified>> {
     const before = await this.#look(ref);
     const lease = { lease: before.result.lease };
     const keys = new Map(before.result.nodes.map(({ node, workerKey }) => [node, workerKey]));
     const refused: { node: NodeName; problem: string }[] = [];
     const opened: NodeCertificate[] = [];
-    for (const { node, certificate: text } of certificates) {
+    for (const { node, nonce: asked, certificate: text } of certificates) {
       const key = keys.get(node) ?? null;
       const problem = keys.has(node)
         ? 'no worker of it is bound to the lease'
@@ -199,12 +203,13 @@ export class LeaseStore {
         continue;
       }
       const certificate = openCertificate(text, key);
-      if (certificate.ok) opened.push({ node, certificate: certificate.value });
+      if (certificate.ok) opened.push({ node, certificate: certificate.value, asked });
       else refused.push({ node, problem: certificate.message });
     }
     const notices = [...before.notices];
     const { cluster } = this.#settings;
     const identity = { cluster: cluster.name, instance: cluster.instance };
+    const askedAnew: NodeName[] = [];
     let start = 0;
     for (;;) {
       let end = start;
@@ -219,9 +224,10 @@ export class LeaseStore {
       );
       notices.push(...committed.notices);
       refused.push(...committed.result.refused);
+      askedAnew.push(...committed.result.askedAnew);
       start = end;
       if (start >= opened.length)
-        return { ...committed, notices, result: { lease: committed.result.lease, refused } };
+        return { ...committed, notices, result: { lease: committed.result.lease, refused, askedAnew } };
     }
   }
 

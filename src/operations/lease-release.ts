@@ -3,7 +3,7 @@
  * over and verified, then the uid is free. Whatever is missing puts the lease into quarantine with the reason; a
  * later release goes on from there.
  */
-import { type ErrorCode, XceError } from '../base/errors.ts';
+import { assert, type ErrorCode, XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
 import type { LeaseNumber, NodeName } from '../base/ids.ts';
 import { type Answer, askAll } from '../launch/fleet.ts';
@@ -100,6 +100,8 @@ const drainNodes = (
   return askAll(
     nonces.map(({ node }) => node),
     async (node) => {
+      const nonce = nonceOf.get(node);
+      assert(nonce !== undefined, 'each node that is asked has its nonce');
       const session = await context.fleet.session(node);
       return await session.call(
         'drain',
@@ -109,7 +111,7 @@ const drainNodes = (
           uid: lease.uid,
           job: lease.job,
           attempt: lease.attempt,
-          nonce: nonceOf.get(node) ?? '',
+          nonce,
         },
         { timeoutMs: context.settings.worker.drainTimeoutMs + context.settings.nodes.requestTimeoutMs },
       );
@@ -133,11 +135,19 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
     tellNotices(context, begun.notices);
     const { lease, nonces, foreign } = begun.result;
     const answers = await drainNodes(context, lease, begun.position.epoch, nonces);
-    const certificates = answers.flatMap((answer) =>
-      answer.ok ? [{ node: answer.node, certificate: answer.value.certificate }] : [],
+    const nonceOf = new Map(nonces.map(({ node, nonce }) => [node, nonce]));
+    const certificates = answers.flatMap(({ node, ...answer }) =>
+      answer.ok ? [{ node, nonce: nonceOf.get(node), certificate: answer.value.certificate }] : [],
     );
     const recorded = await leases.certify(ref, certificates);
     tellNotices(context, recorded.notices);
+    // Whoever asked last gets the certificates that count; a quarantine from here would only stop that one.
+    if (recorded.result.askedAnew.length > 0) {
+      throw new XceError('lease-state', `another release of lease ${lease.lease} has begun since this one`, {
+        unchanged: 'the lease is left to that one',
+        next: commandFor('lease show', { job: lease.job, attempt: lease.attempt }),
+      });
+    }
     const missing: readonly Missing[] = [
       ...foreign.map(({ node, problem }): Missing => ({ code: 'certificate', text: problem, node })),
       ...answers.flatMap((answer) => (answer.ok ? [] : [asMissing(answer.error, answer.node)])),

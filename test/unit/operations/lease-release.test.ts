@@ -137,6 +137,22 @@ describe('a release', () => {
     expect(await status()).toEqual(['quarantined', 'certificate', 'n2']);
   });
 
+  test('leaves the lease to another one that has asked since', async () => {
+    const { context, at, certify, leases, status, journal } = await setUpClean();
+    at('n2').on('drain', async (request) => {
+      await leases.beginDrain(LEASE, []);
+      return certify('n2', request);
+    });
+    const error = await errorOf(releaseLease(context, selection));
+    expect(error).toMatchObject({ code: 'lease-state', exitStatus: 77 });
+    expect(error.message).toBe('another release of lease 1 has begun since this one');
+    expect(await status()).toEqual(['draining', undefined, undefined]);
+    expect(journal).not.toContain('log quarantine');
+
+    at('n2').on('drain', (request) => certify('n2', request));
+    expect(await releaseLease(context, selection)).toMatchObject({ status: 'free' });
+  });
+
   test('of a node whose worker has another key than the job was bound to keeps the uid', async () => {
     const { context, at, leases, status } = await setUpClean();
     await leases.bind(LEASE, [{ ...at('n1').challenge(), workerKey: makeWorker().hex }]);
