@@ -7,7 +7,6 @@ export const LIMITS = {
   nodesMax: 65_536,
   nodeListCharsMax: 1 << 16,
   nodeListBracketsMax: 4,
-  nodeFileBytesMax: 16 << 20,
   leaseNodesMax: 16_384,
   /** All node names of a lease together, so that one record can name each of them twice. */
   leaseNodesBytesMax: 1 << 20,

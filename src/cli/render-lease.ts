@@ -89,4 +89,8 @@ export const renderVerification = (result: LogVerification): string =>
     ...fieldsOfPosition(result),
     ['torn bytes', String(result.tornBytes)],
     ['leases', String(result.leases)],
+    ...result.epochs.map(({ epoch, status, records, bytes }): [string, string] => [
+      `epoch ${epoch}`,
+      `${status}, ${records} records, ${bytes} bytes`,
+    ]),
   ]);

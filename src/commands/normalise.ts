@@ -19,8 +19,10 @@ export default class Normalise extends BaseCommand {
     await this.withContext(flags, async (context) => {
       const mode = flags.plan ? 'plan' : flags.verify ? 'verify' : 'apply';
       const result = await normaliseLease(context, toSelection(flags), mode);
-      await this.show(flags, result, renderNormalised);
+      // With --json the report of a walk that is not complete stands in the error: one document.
+      if (!flags.json) await this.show(flags, result, renderNormalised);
       requireComplete(result);
+      if (flags.json) await this.show(flags, result, renderNormalised);
     });
   }
 }

@@ -26,7 +26,7 @@ import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';
 import { tellNotices } from './notices.ts';
 import { keepRenewing } from './renewal.ts';
 import { stopNodes } from './stop.ts';
-import { makeTickets, type Tickets } from './tickets.ts';
+import { makeTickets, type Tickets, ticketOf } from './tickets.ts';
 
 export type LaunchInput = {
   readonly selection: LeaseSelection;
@@ -124,7 +124,7 @@ const prepareNodes = async (
     const session = await fleet.session(node);
     return await session.call(
       'prepare',
-      { ticket: tickets.get(node) ?? '' },
+      { ticket: ticketOf(tickets, node) },
       { timeoutMs: settings.nodes.requestTimeoutMs },
     );
   });
@@ -207,7 +207,7 @@ export const launchJob = async (
       steps: steps.nodes.map((node) => ({
         node,
         head: {
-          ticket: tickets.get(node) ?? '',
+          ticket: ticketOf(tickets, node),
           step,
           kind: steps.kind,
           argv: steps.argv.map(base64),

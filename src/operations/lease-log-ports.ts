@@ -9,15 +9,18 @@ import { bootClock } from '../os/boot-clock.ts';
 import { readBootId } from '../os/clock.ts';
 import { logFiles } from '../os/log-files.ts';
 import { mountOf } from '../os/mounts.ts';
+import { checkLog, type LogReport } from '../wal/check.ts';
 import { EpochLog } from '../wal/epoch-log.ts';
 import { createStorage } from '../wal/probe.ts';
 
-export const openLeaseLog = ({
-  cluster,
-  lease,
-  worker,
-}: Pick<Settings, 'cluster' | 'lease' | 'worker'>): EpochLog<LeaseState, LeaseEvent> =>
-  new EpochLog(
+type LogSettings = Pick<Settings, 'cluster' | 'lease' | 'worker'>;
+
+const storageOf = ({ lease }: LogSettings) =>
+  createStorage({ files: logFiles, mountOf, randomBytes }, lease.storage);
+
+export const openLeaseLog = (settings: LogSettings): EpochLog<LeaseState, LeaseEvent> => {
+  const { cluster, lease, worker } = settings;
+  return new EpochLog(
     {
       files: logFiles,
       clock: bootClock,
@@ -25,7 +28,7 @@ export const openLeaseLog = ({
       processId: process.pid,
       randomBytes,
       wait: (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds)),
-      storage: createStorage({ files: logFiles, mountOf, randomBytes }, lease.storage),
+      storage: storageOf(settings),
     },
     {
       directory: lease.directory,
@@ -36,6 +39,19 @@ export const openLeaseLog = ({
       host: worker.node,
       lockTimeoutMs: lease.lockTimeoutMs,
       holdTimeoutMs: lease.lockTimeoutMs,
+    },
+    leaseMachine,
+  );
+};
+
+/** Looks at every epoch in the directory, also at those that count no more. */
+export const checkLeaseLog = (settings: LogSettings): Promise<LogReport> =>
+  checkLog(
+    { files: logFiles, storage: storageOf(settings) },
+    {
+      directory: settings.lease.directory,
+      cluster: settings.cluster.name,
+      instance: settings.cluster.instance,
     },
     leaseMachine,
   );

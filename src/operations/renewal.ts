@@ -11,7 +11,7 @@ import { type LongTimeout, setLongTimeout } from '../launch/long-timeout.ts';
 import type { LeaseRef } from '../lease/reference.ts';
 import type { Context } from './context.ts';
 import { tellNotices } from './notices.ts';
-import { makeTickets, type Tickets } from './tickets.ts';
+import { makeTickets, type Tickets, ticketOf } from './tickets.ts';
 
 /** Part of the time left after which the next renewal, or the next try, begins. */
 const RENEW_AFTER = 1 / 3;
@@ -40,7 +40,7 @@ const renewOnce = async (
     const session = await context.fleet.session(node);
     return await session.call(
       'renew',
-      { ticket: tickets.get(node) ?? '' },
+      { ticket: ticketOf(tickets, node) },
       { timeoutMs: context.settings.nodes.requestTimeoutMs, signal },
     );
   });

@@ -1,4 +1,4 @@
-import type { XceError } from '../base/errors.ts';
+import { assert, type XceError } from '../base/errors.ts';
 import type { Epoch, NodeName } from '../base/ids.ts';
 import type { LeaseRef } from '../lease/reference.ts';
 import { claimsOfLease } from '../lease/ticket.ts';
@@ -51,4 +51,11 @@ export const makeTickets = async (
     ]),
   );
   return { lease, tickets, endMs: startMs + lease.remainingMs };
+};
+
+/** The ticket of one of the nodes that they were made for. */
+export const ticketOf = (tickets: Tickets['tickets'], node: NodeName): string => {
+  const ticket = tickets.get(node);
+  assert(ticket !== undefined, 'each node of a launch has its ticket');
+  return ticket;
 };
