@@ -23,7 +23,7 @@ describe('config show', () => {
   test('says every value and where it comes from', async () => {
     const { stdout } = await check(host, { args: 'config show', stdout: /^SECTION +KEY +VALUE +FROM\n/ });
     const lines = stdout.split('\n').map((line) => line.split(/ {2,}/));
-    expect(lines).toContainEqual(['pool', 'range', '70000-70015', `${CONFIG_PATH}:5`]);
+    expect(lines).toContainEqual(['pool', 'range', '70000-70099', `${CONFIG_PATH}:5`]);
     expect(lines).toContainEqual(['lease', 'ttl', '1h', 'default']);
     expect(lines).toContainEqual(['storage shared', 'workspace', '/srv/shared/xce', `${CONFIG_PATH}:20`]);
   });
@@ -53,7 +53,7 @@ describe('config show', () => {
     host.write('/etc/other/other.ini', configuration({ 'pool.range': '71000-71009' }));
     const env = { XCE_SANDBOX_CONFIG: '/etc/other/other.ini' };
     const step = { args: 'config show', env };
-    await check(host, { ...step, stdout: /70000-70015 +\/etc\/xce-sandbox\/xce-sandbox\.ini:5/ });
+    await check(host, { ...step, stdout: /70000-70099 +\/etc\/xce-sandbox\/xce-sandbox\.ini:5/ });
     await check(host, { ...step, stdout: /71000-71009 +\/etc\/other\/other\.ini:5/, uid: ALICE });
   });
 });
@@ -63,10 +63,10 @@ const replacing = (line: string, by: string): string => configuration().replace(
 
 describe('a configuration that could be read in two ways is refused with its line', () => {
   const text = configuration();
-  const range = 'range = 70000-70015';
+  const range = 'range = 70000-70099';
   test.each<[name: string, content: string | Buffer, says: RegExp]>([
-    ['a value cut at #', replacing(range, 'range = 70000-70015 # ours\n'), /:5: .*cut at "#"/],
-    ['a value cut at ;', replacing(range, 'range = 70000-70015 ; ours\n'), /:5: .*cut at ";"/],
+    ['a value cut at #', replacing(range, 'range = 70000-70099 # ours\n'), /:5: .*cut at "#"/],
+    ['a value cut at ;', replacing(range, 'range = 70000-70099 ; ours\n'), /:5: .*cut at ";"/],
     ['a key set twice', replacing(range, `${range}\nrange = 71000-71009\n`), /:6: "range" is set in line 5/],
     ['a section twice', `${text}[pool]\nrange = 1-2\n`, /:21: section "pool" stands in line 4 already/],
     [
@@ -82,8 +82,8 @@ describe('a configuration that could be read in two ways is refused with its lin
     ['a bare key', replacing(range, 'range\n'), /:5: "range" is neither a section nor "key = value"/],
     ['a list key', `${text}groups[] = video\n`, /:21: .*groups\[\]/],
     ['a key before the sections', `name = x\n${text}`, /:1: "name" stands before the first section/],
-    ['a quote that is not closed', replacing(range, 'range = "70000-70015\n'), /:5: .*a quote is not closed/],
-    ['a single quote', replacing(range, "range = '70000-70015'\n"), /:5: .*' stands in a value/],
+    ['a quote that is not closed', replacing(range, 'range = "70000-70099\n'), /:5: .*a quote is not closed/],
+    ['a single quote', replacing(range, "range = '70000-70099'\n"), /:5: .*' stands in a value/],
     ['an unknown section', `${text}[__proto__]\nallow_root = true\n`, /:21: unknown section "__proto__"/],
     [
       'a section with a dot',
@@ -115,7 +115,7 @@ describe('a configuration that could be read in two ways is refused with its lin
     ['a carriage return alone', text.replaceAll('\n', '\r'), /:1: a carriage return/],
     [
       'full-width digits',
-      replacing(range, 'range = ７００００-７００１５\n'),
+      replacing(range, 'range = ７００００-７００９９\n'),
       /:5: .*characters other than ASCII/,
     ],
   ])('%s', async (_, content, says) => {
@@ -133,14 +133,14 @@ describe('a configuration that could be read in two ways is refused with its lin
     ],
     [
       'a number in another notation',
-      replacing(range, 'range = 0x11170-70015\n'),
+      replacing(range, 'range = 0x11170-70099\n'),
       'config-value',
       /:5: .*plain digits/,
     ],
-    ['a leading zero', replacing(range, 'range = 070000-070015\n'), 'config-value', /:5: .*"070000-070015"/],
+    ['a leading zero', replacing(range, 'range = 070000-070099\n'), 'config-value', /:5: .*"070000-070099"/],
     [
       'a range that runs backwards',
-      replacing(range, 'range = 70015-70000\n'),
+      replacing(range, 'range = 70099-70000\n'),
       'config-value',
       /:5: .*runs backwards/,
     ],
@@ -198,7 +198,7 @@ describe('a configuration that could be read in two ways is refused with its lin
     host.write('/etc/trap/trap.ini', `\ufeff${text.replaceAll('\n', '\r\n')}`);
     const shown = await showJson('config show --json --config /etc/trap/trap.ini');
     expect(originOf(shown, 'pool', 'range')).toMatchObject({
-      value: '70000-70015',
+      value: '70000-70099',
       from: '/etc/trap/trap.ini:5',
     });
     expect(JSON.stringify(shown)).not.toContain('\\r');
@@ -220,7 +220,7 @@ describe('a file that others could have written is refused', () => {
     await host.shell('chown 0 /etc/open/x.ini; chmod 777 /etc/open');
     await expectRefusal(host, { ...unsafe, says: /\/etc\/open must belong to root/ });
     await host.shell('chmod 755 /etc/open');
-    await check(host, { args, stdout: /70000-70015/ });
+    await check(host, { args, stdout: /70000-70099/ });
   });
 
   test('by a link on the way', async () => {

@@ -21,7 +21,7 @@ export const ALICE = 1001;
 export const CONFIG_PATH = '/etc/xce-sandbox/xce-sandbox.ini';
 export const PKI_DIRECTORY = '/etc/xce-sandbox/pki';
 export const LOG_DIRECTORY = '/srv/xce-lease';
-export const POOL = { first: 70_000, last: 70_015 } as const;
+export const POOL = { first: 70_000, last: 70_099 } as const;
 
 const PASSWD = `root:x:0:0:root:/root:/bin/sh
 build:x:999:999::/nonexistent:/bin/false
@@ -171,6 +171,13 @@ export class CliHost {
     const end = await this.xce(args);
     if (end.status !== 0) throw new Error(`${args.join(' ')}: status ${end.status}\n${end.stderr}`);
     return end.stdout;
+  }
+
+  /** Fills the log with as many active leases at once. */
+  async fillLog(leases: number): Promise<void> {
+    const program = `node --import tsx test/cli/fill-program.ts ${leases}`;
+    const { status, stderr } = await this.shell(`cd '${repositoryDirectory}' && ${program}`);
+    if (status !== 0) throw new Error(`the log could not be filled: ${stderr}`);
   }
 
   async #run(argv: readonly string[], { env = {}, uid = 0 }: Options): Promise<End> {

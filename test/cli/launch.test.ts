@@ -78,12 +78,12 @@ describe('with workers that do not answer', () => {
       nodes: { node: string; reachable: boolean; error: { code: string } }[];
     };
     expect(shown.leases).toMatchObject([{ job: '42', status: 'active' }]);
-    expect(shown.pool).toEqual({ size: 16, leased: 1 });
+    expect(shown.pool).toEqual({ size: 100, leased: 1 });
     expect(shown.nodes.map(({ node, error }) => [node, error.code])).toEqual(
       ['n1', 'n2', 'n3'].map((node) => [node, 'worker-unreachable']),
     );
     const table = await host.xce(['status']);
-    expect(table.stdout).toMatch(/^pool: 1 of 16 uids leased\n\nLEASE /);
+    expect(table.stdout).toMatch(/^pool: 1 of 100 uids leased\n\nLEASE /);
     expect(table.stdout).toMatch(/^n2 .* worker-unreachable /m);
   });
 

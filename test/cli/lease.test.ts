@@ -78,6 +78,20 @@ describe('allocate', () => {
     await expectRefusal(host, { ...again, says: /is quarantined: the attempt has ended/ });
   });
 
+  test('gives processes that ask at once each its own uid, and one lease for one attempt', async () => {
+    const jobs = ['p1', 'p2', 'p3', 'p4', 'same', 'same'];
+    const leases = await Promise.all(jobs.map((job) => allocate(job)));
+    expect(leases.map(({ job }) => job)).toEqual(jobs);
+    expect(new Set(leases.map(({ uid }) => uid)).size).toBe(5);
+    expect(leases[4]?.lease).toBe(leases[5]?.lease);
+    expect(
+      leases
+        .slice(4)
+        .map(({ outcome }) => outcome)
+        .sort(),
+    ).toEqual(['granted', 'repeated']);
+  });
+
   test.each([
     ['submitter', `--submitter 1002 --nodes n[1-3]`],
     ['nodes', `--submitter ${ALICE} --nodes n1`],

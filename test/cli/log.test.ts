@@ -176,3 +176,44 @@ describe('a log', () => {
     }
   });
 });
+
+test('a full disk loses nothing that was acknowledged, and grants nothing twice', async () => {
+  await host.shell(`mount -t tmpfs -o size=64k,mode=0700 tmpfs ${LOG_DIRECTORY}`);
+  await host.must(['lease', 'init']);
+  await host.fillLog(37); // close to the end of the file's last block
+  await host.shell(`head -c 100000 /dev/zero > ${LOG_DIRECTORY}/fill; true`);
+  const allocate = (job: string): readonly string[] => wordsOf(ALLOCATE.replace('--job 1', `--job ${job}`));
+  const jobs = (): Promise<readonly { job: string; uid: number }[]> =>
+    host.must(['lease', 'list', '--json']).then((text) => JSON.parse(text) as { job: string; uid: number }[]);
+
+  const acknowledged: string[] = [];
+  let failed: { job: string; status: number; stderr: string } | undefined;
+  for (let count = 0; failed === undefined && count < 12; count += 1) {
+    const job = `full-${count}`;
+    const { status, stderr } = await host.xce(allocate(job));
+    if (status === 0) acknowledged.push(job);
+    else failed = { job, status, stderr };
+  }
+  expect(failed?.stderr).toMatch(/ENOSPC.* \[(log-io|log-outcome-unknown)\]\n/);
+  expect([74, 77]).toContain(failed?.status);
+  expect((await jobs()).map(({ job }) => job)).toEqual(expect.arrayContaining(acknowledged));
+
+  await host.shell(`rm ${LOG_DIRECTORY}/fill`);
+  await host.must(allocate(failed?.job ?? ''));
+  await host.must(allocate('after'));
+  const after = await jobs();
+  expect(after.map(({ job }) => job)).toEqual(
+    expect.arrayContaining([...acknowledged, failed?.job, 'after', 'fill-0', 'fill-36']),
+  );
+  expect(new Set(after.map(({ uid }) => uid)).size).toBe(after.length);
+});
+
+test('storage that is mounted read-only is told as such', async () => {
+  await host.must(['lease', 'init']);
+  await host.shell(
+    `mount --bind ${LOG_DIRECTORY} ${LOG_DIRECTORY}; mount -o remount,bind,ro ${LOG_DIRECTORY}`,
+  );
+  const { stderr, status } = await host.xce(wordsOf(ALLOCATE));
+  expect(status).toBe(74);
+  expect(stderr).toMatch(/EROFS \[log-io\]/);
+});

@@ -1,5 +1,4 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { repositoryDirectory } from '../support/cluster/product.ts';
 import { ALICE, CliHost, CONFIG_PATH, configuration, LOG_DIRECTORY } from './host.ts';
 import { check } from './transcript.ts';
 
@@ -11,10 +10,7 @@ beforeAll(async () => {
   host = await CliHost.start();
   host.write(CONFIG_PATH, configuration({ 'pool.range': '70000-79999' }));
   await host.must(['lease', 'init']);
-  const fill = await host.shell(
-    `cd '${repositoryDirectory}' && node --import tsx test/cli/fill-program.ts ${LEASES}`,
-  );
-  expect(fill).toMatchObject({ status: 0, stderr: '' });
+  await host.fillLog(LEASES);
 }, 60_000);
 afterAll(() => host.end());
 
