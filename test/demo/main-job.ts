@@ -48,12 +48,12 @@ const runTasks = async (site: Site, lease: Lease, { progress, fact }: Report): P
       [...names.values()].every((line) => line.startsWith(`${name}:`)),
     );
 
-    const script = 'grep -E "^(CapEff|NoNewPrivs):" /proc/self/status | tr -d "\\n"';
+    const script = 'grep -E "^(CapEff|NoNewPrivs):" /proc/self/status | tr "\\n" " "';
     const privileges = lines(
       await site.must('launch', '--job', JOB, '--nodes', 'n1', '--', 'sh', '-c', script),
     );
     const [text = ''] = privileges;
-    fact('privileges', text.replaceAll('\t', ' '), /CapEff:\s0{16}NoNewPrivs:\s1/.test(text));
+    fact('privileges', text.replaceAll('\t', ' ').trim(), /CapEff:\s0{16} NoNewPrivs:\s1/.test(text));
 
     const write =
       'echo "$XCE_NODE" > "of $XCE_NODE" && ln -s /etc/passwd "link $XCE_NODE" && mkdir "private $XCE_NODE"';
@@ -70,11 +70,7 @@ const runMpi = async (site: Site, lease: Lease, { progress, fact }: Report): Pro
         `rank ${rank} of 6 on ${NODES[Math.floor(rank / 2)]} uid ${lease.uid} sum right shared 2 of 2`,
     );
     const holds = ranks.join() === wanted.join();
-    fact(
-      'MPI',
-      holds ? 'ranks 0-5 of 6, allreduce right, shared memory on each node' : ranks.join('; '),
-      holds,
-    );
+    fact('MPI', holds ? 'ranks 0-5, sum right, shared memory on each node' : ranks.join('; '), holds);
   });
 };
 
