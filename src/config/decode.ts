@@ -168,8 +168,8 @@ const decodeStorage = (sections: readonly Section[], sink: Sink): readonly Stora
     );
   }
   return stores.slice(0, LIMITS.leaseRootsMax).map((section) => {
-    const { path, workspace } = decodeSection(section.name, STORAGE_KEYS, section, sink);
-    return { name: section.name.replace(STORAGE, '$1'), path, workspace };
+    const { path, workspace, local } = decodeSection(section.name, STORAGE_KEYS, section, sink);
+    return { name: section.name.replace(STORAGE, '$1'), path, workspace, local: local === 'yes' };
   });
 };
 

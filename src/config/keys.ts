@@ -118,6 +118,7 @@ export const KEYS = {
 export const STORAGE_KEYS = {
   path: required('path', parsePath()),
   workspace: optional('path', parsePath()),
+  local: preset('word', 'no', parseOneOf('no', 'yes')),
 } as const;
 
 type KeyTable = Readonly<Record<string, Key<unknown>>>;

@@ -8,6 +8,8 @@ export type StorageSettings = {
   readonly path: string;
   /** Directory below `path` in which each job gets its own workspace directory; absent: no workspace here. */
   readonly workspace: string | undefined;
+  /** A directory of the host's own disk, on purpose; else a path that nothing is mounted at is refused. */
+  readonly local: boolean;
 };
 
 /**

@@ -49,8 +49,7 @@ export const leaseScopes = (context: Context, lease: LeaseView): readonly LeaseS
     }
     // Mounts are recorded before the first step starts, so without a record nothing of the job ran there. A node
     // may have made the workspace all the same, and where the storage is not mounted nobody would find it.
-    const mount =
-      lease.mounts.find((one) => one.path === path) ?? requireMounted(storage, settings.lease, mountOf);
+    const mount = lease.mounts.find((one) => one.path === path) ?? requireMounted(storage, mountOf);
     return { path, walkPath, gate, storagePath: storage.path, mount };
   });
 };

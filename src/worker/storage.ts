@@ -32,9 +32,9 @@ const workspaceStorage = (
 
 /** `look` finds the mount that a path lies in; it throws when the path is not there. */
 export const storageCheck =
-  (settings: Pick<Settings, 'storage' | 'lease'>, look: (path: string) => MountFacts) =>
+  (settings: Pick<Settings, 'storage'>, look: (path: string) => MountFacts) =>
   (claims: Pick<TicketClaims, 'roots' | 'workspace'>): void => {
     const used = new Set(claims.roots.map((root) => storageOf(root.path, settings.storage)));
     if (claims.workspace !== null) used.add(workspaceStorage(claims.workspace, settings.storage));
-    for (const storage of used) requireMounted(storage, settings.lease, look);
+    for (const storage of used) requireMounted(storage, look);
   };

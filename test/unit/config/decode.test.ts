@@ -87,6 +87,7 @@ pass_environment = OMP_NUM_THREADS,LANG
 [storage scratch]
 path = /scratch
 workspace = /scratch/xce
+local = yes
 [storage proj-2]
 path = /proj
 [mpi]
@@ -139,8 +140,8 @@ agent_timeout = 45s
         passEnvironment: ['OMP_NUM_THREADS', 'LANG'],
       },
       storage: [
-        { name: 'scratch', path: '/scratch', workspace: '/scratch/xce' },
-        { name: 'proj-2', path: '/proj', workspace: undefined },
+        { name: 'scratch', path: '/scratch', workspace: '/scratch/xce', local: true },
+        { name: 'proj-2', path: '/proj', workspace: undefined, local: false },
       ],
       mpi: { interfaces: ['ib0', '10.1.0.0/16'], agentTimeoutMs: 45_000 },
     });

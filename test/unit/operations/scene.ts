@@ -83,7 +83,7 @@ const settingsFor = (nodes: readonly NodeName[]): Settings => ({
     groups: [],
     passEnvironment: [],
   },
-  storage: [{ name: 'scratch', path: '/scratch', workspace: '/scratch/xce' }],
+  storage: [{ name: 'scratch', path: '/scratch', workspace: '/scratch/xce', local: false }],
   mpi: { interfaces: [], agentTimeoutMs: 30_000 },
 });
 

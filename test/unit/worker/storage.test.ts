@@ -14,18 +14,18 @@ const mountAt = (path: string): MountFacts => ({
 });
 
 const STORAGE = [
-  { name: 'scratch', path: '/scratch', workspace: '/scratch/xce' },
-  { name: 'project', path: '/project', workspace: undefined },
+  { name: 'scratch', path: '/scratch', workspace: '/scratch/xce', local: false },
+  { name: 'project', path: '/project', workspace: undefined, local: false },
 ];
 
 const codeOf = (
   claims: { roots?: { path: string }[]; workspace?: { storage: string; path: string } | null },
   look: (path: string) => MountFacts = mountAt,
-  kind: 'shared' | 'local' = 'shared',
+  local = false,
 ): string => {
-  const lease = { storage: kind } as Parameters<typeof storageCheck>[0]['lease'];
+  const storage = STORAGE.map((one) => ({ ...one, local }));
   try {
-    storageCheck({ storage: STORAGE, lease }, look)({ roots: [], workspace: null, ...claims });
+    storageCheck({ storage }, look)({ roots: [], workspace: null, ...claims });
   } catch (error) {
     if (error instanceof XceError) return error.code;
     throw error;
@@ -58,10 +58,10 @@ describe('what a job may write', () => {
     expect(codeOf({ workspace: { storage: 'none', path: '/scratch/xce' } })).toBe('sandbox-refused');
   });
 
-  test('storage that lies on the root file system is not mounted, unless storage is the host’s own disk', () => {
+  test('storage that lies on the root file system is not mounted, unless it is the host’s own disk on purpose', () => {
     const onRoot = () => mountAt('/');
     expect(codeOf({ roots: [{ path: '/scratch/a' }] }, onRoot)).toBe('mount-changed');
-    expect(codeOf({ roots: [{ path: '/scratch/a' }] }, onRoot, 'local')).toBe('none');
+    expect(codeOf({ roots: [{ path: '/scratch/a' }] }, onRoot, true)).toBe('none');
   });
 
   test('storage that is not there is refused', () => {
