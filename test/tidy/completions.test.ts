@@ -1,7 +1,8 @@
 import { execFileSync } from 'node:child_process';
-import { accessSync, constants, readFileSync } from 'node:fs';
+import { accessSync, constants, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { describe, expect, test } from 'vitest';
+import { afterAll, describe, expect, test } from 'vitest';
 import { repositoryDirectory } from '../support/cluster/product.ts';
 import { readCommands } from '../support/surface/commands.ts';
 import { renderAll } from '../support/surface/render.ts';
@@ -20,12 +21,16 @@ const findProgram = (name: string): string | undefined =>
       }
     });
 
+/** fish writes into the home directory even when it is told to read no configuration. */
+const home = mkdtempSync(join(tmpdir(), 'xce-sandbox-completions-'));
+afterAll(() => rmSync(home, { recursive: true }));
+
 const run = (program: string, args: readonly string[], input = ''): string =>
   execFileSync(program, args, {
     input,
     encoding: 'utf8',
     cwd: '/',
-    env: { PATH: '/usr/local/bin:/usr/bin:/bin', HOME: '/nonexistent', TERM: 'dumb' },
+    env: { PATH: '/usr/local/bin:/usr/bin:/bin', HOME: home, TERM: 'dumb' },
     timeout: 90_000,
     killSignal: 'SIGKILL',
   });
