@@ -22,6 +22,8 @@ const SYSTEM_BUS = '/run/dbus/system_bus_socket';
 const BUS = 'org.freedesktop.DBus';
 const CONNECT_TIMEOUT_MS = 20_000;
 const HANDSHAKE_BYTES_MAX = 1024;
+/** dbus-daemon(1) refuses a call of a connection for which 128 others wait (max_replies_per_connection). */
+const CALLS_IN_FLIGHT_MAX = 64;
 
 const AF_UNIX = 1;
 const SOCK_STREAM = 1;
@@ -126,6 +128,8 @@ export class Bus {
   readonly #fd: number;
   readonly #socket: Socket;
   readonly #pending = new Map<number, Pending>();
+  /** Calls that wait until others have their answers, the oldest first. */
+  readonly #queue: { readonly send: () => void; readonly reject: (error: XceError) => void }[] = [];
   readonly #listeners = new Set<(signal: Signal) => void>();
   readonly #closeListeners = new Set<() => void>();
   #sending: Promise<void> = Promise.resolve();
@@ -196,6 +200,7 @@ export class Bus {
       pending.reject(error);
     }
     this.#pending.clear();
+    for (const queued of this.#queue.splice(0)) queued.reject(error);
     for (const listener of this.#closeListeners) listener();
   }
 
@@ -232,17 +237,33 @@ export class Bus {
     const serial = this.#serial;
     const bytes = encodeCall(call, serial, fds.length);
     return new Promise((resolve, reject) => {
-      const timer = setTimeout(() => {
-        this.#pending.delete(serial);
-        reject(new XceError('timeout', `systemd did not answer ${call.member} within ${timeoutMs / 1000} s`));
-      }, timeoutMs);
-      this.#pending.set(serial, { resolve, reject, timer });
-      this.#send(bytes, fds).catch((error: unknown) => {
-        // Half a message may be out: nothing more can be said on this connection.
-        this.close();
-        reject(error);
-      });
+      const send = (): void => {
+        const timer = setTimeout(() => {
+          this.#settle(serial);
+          reject(
+            new XceError('timeout', `systemd did not answer ${call.member} within ${timeoutMs / 1000} s`),
+          );
+        }, timeoutMs);
+        this.#pending.set(serial, { resolve, reject, timer });
+        this.#send(bytes, fds).catch((error: unknown) => {
+          // Half a message may be out: nothing more can be said on this connection.
+          this.close();
+          reject(error);
+        });
+      };
+      if (this.#pending.size < CALLS_IN_FLIGHT_MAX) send();
+      else this.#queue.push({ send, reject });
     });
+  }
+
+  /** Takes a call out of those that wait for an answer, and sends the next one. */
+  #settle(serial: number): Pending | undefined {
+    const pending = this.#pending.get(serial);
+    if (pending === undefined) return undefined;
+    this.#pending.delete(serial);
+    clearTimeout(pending.timer);
+    this.#queue.shift()?.send();
+    return pending;
   }
 
   /** Adds a rule for signals; takes effect before any call that is made later. */
@@ -252,17 +273,6 @@ export class Bus {
       path: '/',
       interface: BUS,
       member: 'AddMatch',
-      signature: 's',
-      body: [rule],
-    });
-  }
-
-  removeMatch(rule: string): Promise<readonly DbusValue[]> {
-    return this.call({
-      destination: BUS,
-      path: '/',
-      interface: BUS,
-      member: 'RemoveMatch',
       signature: 's',
       body: [rule],
     });
@@ -365,10 +375,8 @@ export class Bus {
       return;
     }
     if ((message.type !== 'return' && message.type !== 'error') || message.replySerial === undefined) return;
-    const pending = this.#pending.get(message.replySerial);
+    const pending = this.#settle(message.replySerial);
     if (pending === undefined) return;
-    this.#pending.delete(message.replySerial);
-    clearTimeout(pending.timer);
     if (message.type === 'return') pending.resolve(message.body);
     else {
       const [text] = message.body;

@@ -381,6 +381,17 @@ int main(void) {
     expect(lines[3]).toMatch(/^2[0-9]{2} processes, again 1$/);
   });
 
+  test('takes as many steps at once as its processes, which is more than a bus takes calls or rules', async () => {
+    const spec = nextSpec();
+    const id = await create(spec);
+    const steps = Array.from({ length: 200 }, (_, index) => `s${index}`);
+    const ends = await Promise.all(
+      steps.map((step) => driver.run(spec, id, step, ['/bin/sleep', '20']).catch((error: unknown) => error)),
+    );
+    const failed = ends.filter((end) => end instanceof Error);
+    expect(failed.map((error) => error.message)).toEqual([]);
+  }, 300_000);
+
   test('runs MPI ranks that share memory', async () => {
     const spec = nextSpec();
     const id = await create(spec);

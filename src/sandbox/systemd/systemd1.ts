@@ -15,8 +15,16 @@ const UNIT = `${SYSTEMD}.Unit`;
 const SERVICE = `${SYSTEMD}.Service`;
 const PROPERTIES = 'org.freedesktop.DBus.Properties';
 const TO_MANAGER = { destination: SYSTEMD, path: MANAGER_PATH, interface: MANAGER } as const;
-/** Fires when systemd leaves the bus and when it is back. */
-const OWNER_RULE = `type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg0='${SYSTEMD}'`;
+/**
+ * Signals that are heard: changes of any unit, and that systemd leaves the bus or is back. Not one rule for each unit
+ * that is watched, because dbus-daemon(1) takes 512 of a connection (max_match_rules_per_connection).
+ */
+const RULES = [
+  `type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg0='${SYSTEMD}'`,
+  `type='signal',sender='${SYSTEMD}',path_namespace='${MANAGER_PATH}/unit',interface='${PROPERTIES}',member='PropertiesChanged'`,
+  `type='signal',sender='${SYSTEMD}',path='${MANAGER_PATH}',interface='${MANAGER}',member='JobRemoved'`,
+  `type='signal',sender='${SYSTEMD}',path='${MANAGER_PATH}',interface='${MANAGER}',member='UnitRemoved'`,
+] as const;
 const LOOKS_MAX = 5;
 const RETURN_TIMEOUT_MS = 30_000;
 
@@ -89,7 +97,7 @@ export class Systemd {
   static async #open(): Promise<Bus> {
     const bus = await Bus.connect();
     try {
-      await bus.addMatch(OWNER_RULE);
+      await Promise.all(RULES.map((rule) => bus.addMatch(rule)));
       // Without a subscriber systemd sends no signals about units.
       await Systemd.#patiently(bus, () =>
         bus.call({ ...TO_MANAGER, member: 'Subscribe', signature: '', body: [] }),
@@ -368,11 +376,6 @@ export class Systemd {
     assert(/^[A-Za-z0-9_.:-]+$/.test(unit), 'a unit name needs no quoting in a match rule');
     const bus = await this.#connected();
     const path = unitPath(unit);
-    const rules = [
-      `type='signal',sender='${SYSTEMD}',path='${path}',interface='${PROPERTIES}',member='PropertiesChanged'`,
-      `type='signal',sender='${SYSTEMD}',path='${MANAGER_PATH}',interface='${MANAGER}',member='JobRemoved',arg2='${unit}'`,
-      `type='signal',sender='${SYSTEMD}',path='${MANAGER_PATH}',interface='${MANAGER}',member='UnitRemoved',arg0='${unit}'`,
-    ];
     let hasChanged = false;
     let wake = (): void => undefined;
     const onChange = (): void => {
@@ -385,7 +388,6 @@ export class Systemd {
       if (signal.path === path || third === unit || first === unit || first === SYSTEMD) onChange();
     });
     const stopClose = bus.onClose(onChange);
-    await Promise.all(rules.map((rule) => bus.addMatch(rule)));
     return {
       get isLost() {
         return bus.isClosed;
@@ -408,11 +410,6 @@ export class Systemd {
       close: () => {
         stopSignals();
         stopClose();
-        if (bus.isClosed) return;
-        for (const rule of rules) {
-          // A rule that stays because the bus goes away goes away with it.
-          bus.removeMatch(rule).catch(() => undefined);
-        }
       },
     };
   }
