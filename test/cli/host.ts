@@ -63,6 +63,7 @@ connect_timeout = 2s
 [storage shared]
 path = /srv/shared
 workspace = /srv/shared/xce
+local = yes
 `;
 };
 
