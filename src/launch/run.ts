@@ -294,5 +294,5 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
 /** A failure of the launch as an error; the status of a job is not one. */
 export const asError = (outcome: Extract<LaunchOutcome, { kind: 'failure' }>): XceError =>
   new XceError(outcome.code, outcome.message, {
-    next: 'xce-sandbox status; xce-sandbox lease release --job JOB',
+    next: 'xce-sandbox status shows what is left; launch again, or release the lease',
   });

@@ -31,7 +31,9 @@ export type AllocateResult = { readonly outcome: 'granted' | 'repeated' } & Leas
 const parseSubmitter = async (context: Context, text: string): Promise<Submitter> => {
   const [, uidText = '', gidText] = /^([1-9][0-9]{0,9})(?::([1-9][0-9]{0,9}))?$/.exec(text) ?? [];
   if (uidText === '') {
-    throw new XceError('submitter', `'${text}' is not UID or UID:GID`, { next: 'give --submitter UID' });
+    throw new XceError('submitter', `'${text}' is not UID or UID:GID`, {
+      next: 'give the uid of a person, and behind a colon a gid if wanted; never root',
+    });
   }
   const uid = Number(uidText);
   const account = await context.accounts.findByUid(uid);

@@ -143,6 +143,7 @@ export const createAuthority = async (
       throw new XceError('pki-exists', `${at(name)} exists`, {
         at: at(name),
         unchanged: 'no file was written',
+        next: 'use what is there: xce-sandbox pki issue',
       });
     }
   }
@@ -234,7 +235,11 @@ export const issue = async (
   const at = (name: string): string => join(out, name);
   for (const path of [at(PKI_FILES.certificate), at(PKI_FILES.key)]) {
     if (kindOf(path) !== 'none') {
-      throw new XceError('pki-exists', `${path} exists`, { at: path, unchanged: 'no file was written' });
+      throw new XceError('pki-exists', `${path} exists`, {
+        at: path,
+        unchanged: 'no file was written',
+        next: 'give a new directory as --out',
+      });
     }
   }
 

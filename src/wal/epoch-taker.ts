@@ -37,7 +37,7 @@ const refuseSign = (what: string, at: string): XceError =>
   new XceError('log-exists', what, {
     at,
     unchanged: 'no log was made',
-    next: 'if there is nothing to keep, remove it and run "lease init" again',
+    next: 'xce-sandbox lease verify; remove it only if no job ever ran under that log',
   });
 
 export class EpochTaker<State, Event> {
