@@ -83,7 +83,7 @@ describe('real processes on a real disk', () => {
     const log = openRealLog(root, 'a');
     await log.init();
     const runs: Run[] = [];
-    for (let round = 0; round < 4; round++) {
+    for (let round = 0; round < 2; round++) {
       const pair = [start('a', `p${round}`, 10_000), start('a', `q${round}`, 10_000)];
       runs.push(...pair);
       await Promise.all(pair.map((run) => run.granted(2 + round)));

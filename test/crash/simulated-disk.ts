@@ -28,7 +28,7 @@ export type Step = { readonly number: number; readonly call: Call; readonly path
 
 /**
  * What happens at a step. fail: nothing is done. failAfter: it is done, and the answer is lost. short: an append
- * takes half of the bytes. killHalf: an append takes half of them and the process ends. killLate: the process ends
+ * or overwrite takes half of the bytes. killHalf: it takes half of them and the process ends. killLate: the process ends
  * with its append on the way, at the offset that the client has chosen for it.
  */
 export type Fate =
@@ -93,6 +93,12 @@ export class SimulatedDisk {
     inode.durable = inode.bytes;
     this.#names.set(path, inode);
     this.#durableNames.set(path, inode);
+  }
+
+  /** Changes the bytes of a file behind everyone's back, in place. */
+  alter(path: string, change: (bytes: Buffer) => Buffer): void {
+    const inode = this.#names.get(path);
+    if (inode !== undefined) inode.bytes = change(Buffer.from(inode.bytes));
   }
 
   remove(path: string): void {
@@ -310,7 +316,13 @@ export class SimulatedProcess {
           () => put(bytes, position),
         );
       },
-      overwrite: (bytes, position) => this.#step('overwrite', path, () => put(bytes, position)),
+      overwrite: (bytes, position) =>
+        this.#step(
+          'overwrite',
+          path,
+          () => put(bytes, position),
+          () => put(halfOf(bytes), position),
+        ),
       sync: async () => {
         try {
           await this.#step('sync', path, () => {

@@ -359,6 +359,33 @@ describe('a torn tail', () => {
   });
 });
 
+describe('a record that is on its way', () => {
+  test('looks damaged to a reader once, and whole when it looks again', async () => {
+    const { world } = await withGrants('one', 'two');
+    const path = world.epochPath(1);
+    const whole = world.disk.bytesOf(path) ?? Buffer.alloc(0);
+    let reads = 0;
+    const reader = world.controller('b', ({ call, path: at }) => {
+      if (call !== 'read' || at !== path) return GO;
+      reads += 1;
+      // its first page has not arrived yet, its last one has
+      const view = Buffer.from(whole).fill(0, whole.length - 60, whole.length - 10);
+      world.disk.alter(path, () => (reads === 1 ? view : whole));
+      return GO;
+    });
+    expect((await reader.log.read()).state.size).toBe(2);
+    expect(reads).toBeGreaterThan(1);
+  });
+
+  test('and is lost in the end was never seen, as far as a reader remembers', async () => {
+    const { world } = await withUnacknowledged();
+    const { state } = await world.controller('b').log.read();
+    expect(state.size).toBe(5);
+    world.disk.powerCut('/log', 'all lost');
+    expect((await world.controller('b').log.read()).state.size).toBe(4);
+  });
+});
+
 describe('corruption', () => {
   test('at any byte is refused by every command with its offset, and nothing is written', async () => {
     const { world } = await withGrants('one', 'two');
@@ -498,6 +525,47 @@ describe('storage in trouble', () => {
     expect((await owner.grant('three')).result).toBe(3);
     world.disk.powerCut('/log', 'all lost');
     expect(await world.findBroken()).toEqual([]);
+  });
+
+  describe('that says it has written', () => {
+    /** Lets a change happen to the log between the append of a record and its fsync. */
+    const grantWith = async (change: (bytes: Buffer, from: number) => Buffer) => {
+      const { world, owner } = await withGrants('one');
+      const path = world.epochPath(1);
+      const from = world.disk.bytesOf(path)?.length ?? 0;
+      let isChanged = false;
+      owner.process.plan = ({ call, path: at }) => {
+        const isWritten = (world.disk.bytesOf(path)?.length ?? 0) > from;
+        if (call === 'sync' && at === path && isWritten && !isChanged) {
+          isChanged = true;
+          world.disk.alter(path, (bytes) => change(bytes, from));
+        }
+        return GO;
+      };
+      return { world, granting: owner.grant('two') };
+    };
+
+    test('and has not: the record does not count, and nobody was told that it does', async () => {
+      const { world, granting } = await grantWith((bytes, from) => bytes.subarray(0, from));
+      expect(await codeOf(granting)).toBe('log-io');
+      expect((await world.controller('a').grant('three')).result).toBe(2);
+      expect(await world.findBroken()).toEqual([]);
+    });
+
+    test('and has written other bytes: the outcome is unknown, and the log is refused', async () => {
+      const { world, granting } = await grantWith((bytes, from) => {
+        bytes[from + 40] = (bytes[from + 40] ?? 0) ^ 1;
+        return bytes;
+      });
+      expect(await codeOf(granting)).toBe('log-outcome-unknown');
+      expect(await codeOf(world.controller('a').grant('three'))).toBe('log-corrupt');
+    });
+
+    test('and has written more: the next epoch goes on from the record', async () => {
+      const { world, granting } = await grantWith((bytes) => Buffer.concat([bytes, Buffer.alloc(100)]));
+      expect(await granting).toMatchObject({ result: 2, position: { epoch: 2 } });
+      expect(await world.findBroken()).toEqual([]);
+    });
   });
 
   test('that goes on failing: the outcome is unknown, and the next commit begins with the next epoch', async () => {
