@@ -60,6 +60,10 @@ export const leaseSelection = {
   lease: leaseFlag(),
 };
 
+/** The usage of a command with these flags; what oclif would make of them reads as if --job needed --attempt. */
+export const selectionUsage = (command: string): string =>
+  `${command} (--job ID [--attempt N] | --lease N) [OPTIONS]`;
+
 export const toSelection = (flags: {
   readonly job: JobId | undefined;
   readonly attempt: Attempt | undefined;

@@ -1,6 +1,6 @@
 import { Flags } from '@oclif/core';
 import { BaseCommand } from '../cli/base-command.ts';
-import { leaseSelection, toSelection } from '../cli/flags.ts';
+import { leaseSelection, selectionUsage, toSelection } from '../cli/flags.ts';
 import { renderNormalised } from '../cli/render-job.ts';
 import { normaliseLease, requireComplete } from '../operations/normalise.ts';
 
@@ -8,6 +8,7 @@ export default class Normalise extends BaseCommand {
   static override summary = 'Hand the files of a job to its submitter, or look what would be handed over.';
   static override description =
     'Changes owners only once every node has certified that nothing of the uid runs; `lease release` does all of it. A walk that finds something left is an error after the report.';
+  static override usage = selectionUsage('normalise');
   static override flags = {
     ...leaseSelection,
     plan: Flags.boolean({ description: 'Walk and report; change nothing.', exclusive: ['verify'] }),

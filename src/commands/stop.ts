@@ -1,10 +1,11 @@
 import { BaseCommand } from '../cli/base-command.ts';
-import { leaseSelection, toSelection } from '../cli/flags.ts';
+import { leaseSelection, selectionUsage, toSelection } from '../cli/flags.ts';
 import { renderStopped } from '../cli/render-job.ts';
 import { stopJob } from '../operations/stop.ts';
 
 export default class Stop extends BaseCommand {
   static override summary = 'End every step of a job on all its nodes. Its lease stays.';
+  static override usage = selectionUsage('stop');
   static override flags = leaseSelection;
 
   async run(): Promise<void> {

@@ -1,10 +1,11 @@
 import { BaseCommand } from '../../cli/base-command.ts';
-import { leaseSelection, toSelection } from '../../cli/flags.ts';
+import { leaseSelection, selectionUsage, toSelection } from '../../cli/flags.ts';
 import { renderLease } from '../../cli/render-lease.ts';
 import { showLease } from '../../operations/lease-show.ts';
 
 export default class LeaseShow extends BaseCommand {
   static override summary = 'Show one lease, and what it waits for.';
+  static override usage = selectionUsage('lease show');
   static override flags = leaseSelection;
 
   async run(): Promise<void> {
