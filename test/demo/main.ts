@@ -7,6 +7,7 @@ import { parseArgs } from 'node:util';
 import { chooseProgress } from '../../src/cli/progress.ts';
 import { Cluster } from '../support/cluster/cluster.ts';
 import { closeAll, listScopes, readFacts, settle, takeDown } from '../support/cluster/scope.ts';
+import { SUBMITTER } from '../support/site.ts';
 import { type Fact, formatFacts } from './facts.ts';
 import { runMainJob } from './main-job.ts';
 
@@ -51,7 +52,11 @@ const runDemo = async (keep: boolean): Promise<number> => {
     const lines = ['controller', shellCommand(cluster, 'ctl'), 'node n1', shellCommand(cluster, 'n1')];
     await cluster.keep();
     say(
-      `\nThe nodes stay up.\n  ${lines[0]}:  ${lines[1]}\n  ${lines[2]}:     ${lines[3]}\n  take down:   npm run demo -- --down`,
+      `\nThe nodes stay up.\n  ${lines[0]}:  ${lines[1]}\n  ${lines[2]}:     ${lines[3]}\n  take down:   npm run demo -- --down
+
+On the controller pki init and lease init were done, and job 42 has ended. A new one:
+  xce-sandbox lease allocate --job 43 --submitter ${SUBMITTER.uid} --nodes 'n[1-3]'
+  xce-sandbox launch --job 43 --mpi -n 6 -- /shared/bin/mpi-hello`,
     );
   } else {
     await progress.phase('take down', () => cluster.down());
