@@ -208,6 +208,28 @@ describe('two processes of one host', () => {
   });
 });
 
+describe('two takeovers by one host', () => {
+  test('of which one is stopped at any call, even one on its own disk, leave a log that the host can write', async () => {
+    const world = new World();
+    await prepare(world);
+    const whole = world.controller('a');
+    await whole.log.takeover();
+    const steps = whole.process.steps.filter(({ call }) => call !== 'tryLock' && call !== 'unlock');
+    for (const { number } of steps) {
+      const other = new World();
+      await prepare(other);
+      const gate = gateAt((step) => step.number === number);
+      const slow = refused(other.controller('a', gate.plan, { lockTimeoutMs: 20 }).log.takeover());
+      await Promise.race([gate.arrived, slow]);
+      const fast = await refused(other.controller('a', undefined, { lockTimeoutMs: 20 }).log.takeover());
+      gate.open();
+      expect([await slow, fast]).toContain('done');
+      await other.controller('a').grant('after');
+      expect({ number, broken: await other.findBroken() }).toEqual({ number, broken: [] });
+    }
+  });
+});
+
 describe('three hosts, two of them stopped at any two calls', () => {
   /** Every third pair: all of them take minutes, and neighbours differ little. */
   test('lose and double nothing', async () => {
