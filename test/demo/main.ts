@@ -54,7 +54,7 @@ const runDemo = async (keep: boolean): Promise<number> => {
     say(
       `\nThe nodes stay up.\n  ${lines[0]}:  ${lines[1]}\n  ${lines[2]}:     ${lines[3]}\n  take down:   npm run demo -- --down
 
-On the controller pki init and lease init were done, and job 42 has ended. A new one:
+On the controller keys and lease log are made, job 42 has ended. Another one:
   xce-sandbox lease allocate --job 43 --submitter ${SUBMITTER.uid} --nodes 'n[1-3]'
   xce-sandbox launch --job 43 --mpi -n 6 -- /shared/bin/mpi-hello`,
     );
