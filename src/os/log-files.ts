@@ -19,6 +19,7 @@ import {
   write,
 } from 'node:fs';
 import { promisify } from 'node:util';
+import { requireRootOnlyWrites } from './files.ts';
 import { tryLockFile, unlockFile } from './lock.ts';
 
 export type FileFacts = {
@@ -52,11 +53,14 @@ export type LogFile = {
 export type OpenPurpose = 'read' | 'append' | 'create' | 'update' | 'token';
 
 export type LogFiles = {
-  /** No link is followed, and what is not a regular file does not make the call hang. */
+  /**
+   * No link is followed, and what is not a regular file does not make the call hang. Throws XceError 'config-unsafe'
+   * for a file that others than root may write.
+   */
   open(path: string, purpose: OpenPurpose): Promise<LogFile>;
   /** `identity` of what a name stands for now. */
   identify(path: string): Promise<string>;
-  /** Opens the directory anew and returns its names. */
+  /** Opens the directory anew and returns its names. Throws 'config-unsafe' where others than root may write. */
   list(directory: string): Promise<readonly string[]>;
   link(existing: string, path: string): Promise<void>;
   rename(from: string, to: string): Promise<void>;
@@ -115,10 +119,22 @@ const fileOf = (fd: number): LogFile => ({
 
 /** The real ones. */
 export const logFiles: LogFiles = {
-  open: async (path, purpose) =>
-    fileOf(await calls.open(path, FLAGS[purpose] | O_NOFOLLOW | O_NONBLOCK, 0o600)),
+  open: async (path, purpose) => {
+    const fd = await calls.open(path, FLAGS[purpose] | O_NOFOLLOW | O_NONBLOCK, 0o600);
+    try {
+      // A checksum is no secret: whoever may write the log may forge leases.
+      requireRootOnlyWrites(path)(await calls.fstat(fd));
+    } catch (error) {
+      await calls.close(fd);
+      throw error;
+    }
+    return fileOf(fd);
+  },
   identify: async (path) => identityOf(await calls.lstat(path)),
-  list: (directory) => calls.readdir(directory),
+  list: async (directory) => {
+    requireRootOnlyWrites(directory)(await calls.lstat(directory));
+    return await calls.readdir(directory);
+  },
   link: calls.link,
   rename: calls.rename,
   unlink: calls.unlink,

@@ -87,7 +87,7 @@ describe('without a log nothing starts as new', () => {
   test('the directory below an unmounted file system is told apart from the log that was there', async () => {
     await host.must(['lease', 'init']);
     await host.must(wordsOf(ALLOCATE));
-    await host.shell(`mount -t tmpfs tmpfs ${LOG_DIRECTORY}`);
+    await host.shell(`mount -t tmpfs -o mode=0700 tmpfs ${LOG_DIRECTORY}`);
     for (const args of ['lease list', 'lease init', ALLOCATE]) {
       const end = await host.xce([...wordsOf(args), '--json']);
       expect(end.status, args).not.toBe(0);
@@ -106,7 +106,8 @@ describe('a log', () => {
   test('is verified, and says how much it holds', async () => {
     await check(host, {
       args: 'lease verify',
-      stdout: /^epoch: {6}1\nowner: {6}\S+\nrecords: {4}3\ntorn bytes: 0\nleases: {5}1\n$/,
+      stdout:
+        /^epoch: {6}1\nowner: {6}\S+\nrecords: {4}3\ntorn bytes: 0\nleases: {5}1\nepoch 1: {4}complete, 4 records, [0-9]+ bytes\n$/,
     });
     expect(JSON.parse(await host.must(['lease', 'verify', '--json']))).toMatchObject({ epoch: 1, leases: 1 });
   });
@@ -119,6 +120,19 @@ describe('a log', () => {
     const before = host.snapshot(LOG_DIRECTORY);
     for (const args of ['lease verify', 'lease list', ALLOCATE]) {
       await expectRefusal(host, { args, code: 'log-corrupt', status: 65, says: /offset [0-9]+/ });
+    }
+    expect(host.snapshot(LOG_DIRECTORY)).toEqual(before);
+  });
+
+  test.each([
+    ['whose file others may write', `chmod 0666 ${LOG}`],
+    ['whose file belongs to somebody else', `chown 1001 ${LOG}`],
+    ['in a directory that others may change', `chmod 0777 ${LOG_DIRECTORY}`],
+  ])('%s is used by nothing', async (_, script) => {
+    await host.shell(script);
+    const before = host.snapshot(LOG_DIRECTORY);
+    for (const args of ['lease verify', 'lease list', 'lease takeover', ALLOCATE]) {
+      await expectRefusal(host, { args, code: 'config-unsafe', status: 78, says: /writable by root alone/ });
     }
     expect(host.snapshot(LOG_DIRECTORY)).toEqual(before);
   });
