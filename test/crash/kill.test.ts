@@ -9,13 +9,16 @@ const OPERATIONS: Record<
   { prepare(world: World): Promise<void>; run(actor: Controller): Promise<unknown>; host: string }
 > = {
   init: { prepare: async () => undefined, run: ({ log }) => log.init(), host: 'a' },
-  commit: {
+  'two commits of one process': {
     prepare: async (world) => {
       const { log, grant } = world.controller('a');
       await log.init();
       await grant('before');
     },
-    run: ({ grant }) => grant('cut'),
+    run: async ({ grant }) => {
+      await grant('cut');
+      await grant('cut as well');
+    },
     host: 'a',
   },
   'commit after an unfinished one': {

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { findRollback, type LogSight, type Seen } from '../../../src/wal/memory.ts';
+import { findRollback, HostMemory, type LogSight, type Seen } from '../../../src/wal/memory.ts';
+import { GO, type Plan, SimulatedDisk } from '../../crash/simulated-disk.ts';
 
 const seen: Seen = { epoch: 4, token: 'a'.repeat(32), sequence: 10, chain: 77 };
 const sight: LogSight = {
@@ -52,5 +53,48 @@ describe('a log may be a later state of what was seen', () => {
   });
   test('when of the epoch no more than the header was seen, and it never counted', () => {
     expect(rollback({ newest: 5, epoch: 3 }, { ...seen, sequence: 0 })).toBeUndefined();
+  });
+});
+
+describe('the memory of a host', () => {
+  const identity = { cluster: 'c', instance: 'main' };
+  const memoryOn = (disk: SimulatedDisk, plan?: Plan): HostMemory =>
+    new HostMemory(disk.process(plan).files, '/var/seen.json', identity, 1);
+  const at = (sequence: number): Seen => ({ ...seen, sequence });
+
+  test('comes back in another process, and goes only forwards', async () => {
+    const disk = new SimulatedDisk();
+    const memory = memoryOn(disk);
+    expect(await memory.load()).toBeUndefined();
+    for (const sequence of [5, 6, 7, 3]) await memory.remember(at(sequence));
+    expect(await memoryOn(disk).load()).toEqual(at(7));
+    await memoryOn(disk).remember({ ...at(1), epoch: 5 });
+    expect(await memory.load()).toEqual({ ...at(1), epoch: 5 });
+  });
+
+  test('loses no more than what it was just told when its process is killed', async () => {
+    for (let told = 2; told < 7; told++) {
+      const disk = new SimulatedDisk();
+      let writes = 0;
+      const memory = memoryOn(disk, ({ call }) => {
+        if (call === 'overwrite') writes += 1;
+        // the first one makes the file
+        return call === 'overwrite' && writes === told - 1 ? { kind: 'killHalf' } : GO;
+      });
+      for (let sequence = 1; sequence < told; sequence++) await memory.remember(at(sequence));
+      await expect(memory.remember(at(told))).rejects.toThrow();
+      expect(await memoryOn(disk).load()).toEqual(at(told - 1));
+    }
+  });
+
+  test('of another log, or of no log, is refused', async () => {
+    const disk = new SimulatedDisk();
+    await memoryOn(disk).remember(at(1));
+    const other = new HostMemory(disk.process().files, '/var/seen.json', { ...identity, cluster: 'x' }, 1);
+    await expect(other.load()).rejects.toMatchObject({ code: 'log-rollback' });
+    disk.put('/var/seen.json', Buffer.from('{}'));
+    await expect(memoryOn(disk).load()).rejects.toMatchObject({ code: 'log-rollback' });
+    disk.put('/var/seen.json', Buffer.alloc(0), false);
+    await expect(memoryOn(disk).load()).rejects.toMatchObject({ code: 'log-rollback' });
   });
 });
