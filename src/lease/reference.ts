@@ -11,9 +11,9 @@ export type LeaseRef =
 const shellWord = (text: string): string =>
   /^[A-Za-z0-9_.,:+@%/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 
-/** A command about one attempt, as an operator can paste it. */
+/** A command about one attempt, as an operator can paste it: without it the latest attempt would be meant. */
 export const commandFor = (verb: string, { job, attempt }: Pick<Lease, 'job' | 'attempt'>): string =>
-  `xce-sandbox ${verb} --job ${shellWord(job)}${attempt === 0 ? '' : ` --attempt ${attempt}`}`;
+  `xce-sandbox ${verb} --job ${shellWord(job)} --attempt ${attempt}`;
 
 /** One lease in words. */
 export const nameLease = ({ number, job, attempt }: Pick<Lease, 'number' | 'job' | 'attempt'>): string =>

@@ -1,5 +1,6 @@
 import { posix } from 'node:path';
 import { XceError } from '../base/errors.ts';
+import { escapeText } from '../base/escape.ts';
 import type { Attempt, JobId } from '../base/ids.ts';
 import { isWithin } from '../base/paths.ts';
 import type { Settings } from '../config/settings.ts';
@@ -31,7 +32,7 @@ export type AllocateResult = { readonly outcome: 'granted' | 'repeated' } & Leas
 const parseSubmitter = async (context: Context, text: string): Promise<Submitter> => {
   const [, uidText = '', gidText] = /^([1-9][0-9]{0,9})(?::([1-9][0-9]{0,9}))?$/.exec(text) ?? [];
   if (uidText === '') {
-    throw new XceError('submitter', `'${text}' is not UID or UID:GID`, {
+    throw new XceError('submitter', `'${escapeText(text)}' is not UID or UID:GID`, {
       next: 'give the uid of a person, and behind a colon a gid if wanted; never root',
     });
   }
@@ -51,7 +52,7 @@ const findRoots = (settings: Settings, paths: readonly string[]): readonly Lease
     const normal = posix.normalize(path).replace(/(.)\/$/, '$1');
     const storage = settings.storage.find(({ path: top }) => isWithin(normal, top));
     if (storage === undefined) {
-      throw new XceError('usage', `${path} is not below the path of any [storage]`, {
+      throw new XceError('usage', `${escapeText(path)} is not below the path of any [storage]`, {
         unchanged: 'no uid was leased',
         next: 'xce-sandbox config show',
       });
@@ -66,7 +67,7 @@ const findWorkspace = (settings: Settings, name: string | undefined): LeaseWorks
   );
   if (name === undefined && storage === undefined) return null;
   if (storage?.workspace === undefined) {
-    throw new XceError('usage', `there is no [storage ${name}] with a workspace`, {
+    throw new XceError('usage', `there is no [storage ${escapeText(name ?? '')}] with a workspace`, {
       unchanged: 'no uid was leased',
       next: 'xce-sandbox config show',
     });

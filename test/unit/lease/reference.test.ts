@@ -27,12 +27,13 @@ describe('a job without an attempt', () => {
   });
 });
 
+// Without the attempt a command means the latest one, which after a requeue is another that runs.
 describe('a command that an operator can paste', () => {
   test.each([
-    ['42', 0, 'xce-sandbox lease release --job 42'],
+    ['42', 0, 'xce-sandbox lease release --job 42 --attempt 0'],
     ['42', 3, 'xce-sandbox lease release --job 42 --attempt 3'],
-    ['1234[7].pbs01', 0, "xce-sandbox lease release --job '1234[7].pbs01'"],
-    ["a'b;reboot", 0, "xce-sandbox lease release --job 'a'\\''b;reboot'"],
+    ['1234[7].pbs01', 0, "xce-sandbox lease release --job '1234[7].pbs01' --attempt 0"],
+    ["a'b;reboot", 0, "xce-sandbox lease release --job 'a'\\''b;reboot' --attempt 0"],
   ])('job %s, attempt %i', (id, count, command) => {
     expect(commandFor('lease release', { job: job(id), attempt: attempt(count) })).toBe(command);
   });

@@ -327,6 +327,6 @@ test('a refusal says what was left unchanged and what to do next', async () => {
   const error = await codeOf(store.allocate(request({ nodes: nodes('n9') })));
   expect(error.facts).toMatchObject({
     unchanged: 'nothing was written to the lease log',
-    next: 'xce-sandbox lease show --job 42',
+    next: 'xce-sandbox lease show --job 42 --attempt 0',
   });
 });
