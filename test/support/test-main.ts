@@ -145,7 +145,9 @@ const vitestTier = (tier: VitestTier): Tier => ({
       const file = join(directory, 'report.json');
       const config = ['--config', 'test/vitest.config.ts', '--project', tier.name];
       const reporters = ['--reporter=default', '--reporter=json', `--outputFile.json=${file}`];
-      const status = await runGroup([bin('vitest'), 'run', ...config, ...reporters], tier.tierMsMax);
+      const namespace = tier.ownMounts ? ['unshare', '--mount', '--propagation', 'private', '--'] : [];
+      const vitest = [...namespace, bin('vitest'), 'run', ...config, ...reporters];
+      const status = await runGroup(vitest, tier.tierMsMax);
       return countReport(readReport(file), status);
     } finally {
       rmSync(directory, { recursive: true, force: true });

@@ -2,6 +2,8 @@
 export type VitestTier = {
   readonly name: string;
   readonly needsRoot: boolean;
+  /** In a mount namespace of its own, so that no mount of a test outlives the tier, however that ends. */
+  readonly ownMounts: boolean;
   readonly testMsMax: number;
   readonly hookMsMax: number;
   readonly workersMax: number;
@@ -13,6 +15,7 @@ export type VitestTier = {
 const small = (name: string): VitestTier => ({
   name,
   needsRoot: false,
+  ownMounts: false,
   testMsMax: 20_000,
   hookMsMax: 20_000,
   workersMax: 2,
@@ -22,8 +25,8 @@ const small = (name: string): VitestTier => ({
 
 export const VITEST_TIERS: readonly VitestTier[] = [
   // They change owners, drop privilege and mount; nothing in them pretends to be root.
-  { ...small('unit'), needsRoot: true },
-  { ...small('property'), needsRoot: true, testMsMax: 60_000 },
+  { ...small('unit'), needsRoot: true, ownMounts: true },
+  { ...small('property'), needsRoot: true, ownMounts: true, testMsMax: 60_000 },
   { ...small('crash'), testMsMax: 60_000 },
   small('golden'),
   { ...small('model'), testMsMax: 120_000 },
@@ -38,6 +41,7 @@ export const VITEST_TIERS: readonly VitestTier[] = [
   {
     name: 'cluster',
     needsRoot: true,
+    ownMounts: false, // its nodes have a reaper, which must see their mounts
     testMsMax: 180_000,
     hookMsMax: 1_800_000, // the first boot on a machine makes the node image
     workersMax: 1,
