@@ -10,14 +10,16 @@
  * prterun ends its agents with SIGTERM while their daemons may still be ending by themselves. So an agent that
  * goes away gives its daemon a grace; then SIGTERM; then its own worker ends it.
  */
+
 import { messageOf, XceError } from '../base/errors.ts';
 import { type NodeName, parseNodeName } from '../base/ids.ts';
 import type { TicketClaims } from '../lease/ticket.ts';
 import { isDaemonProgram } from '../mpi/agent-command.ts';
 import { resolveNodes } from '../nodes/resolve.ts';
-import type { RequestOf, StepResult, StreamEvent } from '../rpc/message.ts';
+import type { RequestOf, StreamEvent } from '../rpc/message.ts';
 import type { ClientStream } from '../rpc/session.ts';
 import type { ServerStream } from '../rpc/verbs.ts';
+import { LOST } from '../sandbox/step-result.ts';
 import type { ConnectWorker, Report } from './ports.ts';
 
 const SIGTERM = 15;
@@ -25,8 +27,6 @@ const SIGTERM = 15;
 const DAEMONS_PER_NODE = 8;
 const DAEMONS_MIN = 64;
 /** Nothing is known of how it ended. */
-const LOST: StepResult = { result: 'lost', code: 'none', status: 0, stopped: false };
-
 /** One head's stream, from the start of its step to its end. */
 export type Head = {
   /** The agents of this step may now report. */

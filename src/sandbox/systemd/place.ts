@@ -2,10 +2,12 @@
  * What a sandbox has on the file system of its node beside its units: box directory, two tmpfs, user record,
  * workspace. The box is made first and removed last: no box, nothing of ours.
  */
+
 import { dirname, join } from 'node:path';
 import { XceError } from '../../base/errors.ts';
 import { escapeBytes } from '../../base/escape.ts';
 import type { InstanceName, LeaseNumber, Uid } from '../../base/ids.ts';
+import { isWithin } from '../../base/paths.ts';
 import type { Settings } from '../../config/settings.ts';
 import { readMountTable } from '../../os/mounts.ts';
 import {
@@ -80,7 +82,7 @@ export const mountBox = async (box: BoxPaths, lease: Lease, settings: Settings['
 export const mountsBelow = (directory: string): readonly string[] =>
   readMountTable()
     .map((entry) => entry.path)
-    .filter((path) => path === directory || path.startsWith(`${directory}/`))
+    .filter((path) => isWithin(path, directory))
     .toReversed();
 
 /** Unmounts what is mounted in the box and removes it, unless something of it stays mounted. */
@@ -166,7 +168,7 @@ const HIDDEN = ['/run', '/var/run', '/tmp', '/var/tmp', '/home', '/root', '/dev'
 
 /** Refuses storage at a place that sandboxes hide or replace by their own. */
 export const checkVisible = (path: string): void => {
-  const hidden = HIDDEN.find((directory) => path === directory || path.startsWith(`${directory}/`));
+  const hidden = HIDDEN.find((directory) => isWithin(path, directory));
   if (path === '/' || hidden !== undefined) {
     throw new XceError(
       'sandbox-refused',

@@ -8,7 +8,7 @@
  * A box without id is one of ours whose making was cut short; a unit of our name without box is a stranger's.
  */
 import { join } from 'node:path';
-import { XceError } from '../../base/errors.ts';
+import { messageOf, XceError } from '../../base/errors.ts';
 import { escapeText } from '../../base/escape.ts';
 import type { Uid } from '../../base/ids.ts';
 import { isCgroupPopulated } from '../../os/cgroup.ts';
@@ -232,8 +232,6 @@ export const createSandbox = async (
     throw error;
   }
 };
-
-const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 /** Whether the anchor of that invocation is active now. */
 export const isAnchorAlive = async (

@@ -2,6 +2,7 @@
  * Looks for everything that still belongs to a uid on this host. Each look is on its own: one that fails is a
  * finding of kind 'unknown', because what was not looked at is not clean. Looks change nothing.
  */
+import { messageOf } from '../../base/errors.ts';
 import { escapeBytes, escapeText } from '../../base/escape.ts';
 import type { Uid } from '../../base/ids.ts';
 import { isCgroupPopulated } from '../../os/cgroup.ts';
@@ -92,8 +93,6 @@ const splitAtNul = (bytes: Buffer): readonly Buffer[] => {
   }
   return parts;
 };
-
-const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 const capped = (findings: readonly Finding[]): readonly Finding[] => {
   const [first] = findings;
