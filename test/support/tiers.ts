@@ -48,4 +48,14 @@ export const VITEST_TIERS: readonly VitestTier[] = [
     tierMsMax: 3_600_000,
     globalSetup: './test/support/cluster/vitest-setup.ts',
   },
+  {
+    name: 'storage', // the lease log on real replicated and network storage
+    needsRoot: true,
+    ownMounts: false,
+    testMsMax: 300_000,
+    hookMsMax: 1_800_000,
+    workersMax: 1,
+    tierMsMax: 3_600_000,
+    globalSetup: './test/support/cluster/vitest-setup.ts',
+  },
 ];

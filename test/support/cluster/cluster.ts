@@ -23,7 +23,8 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { furnishNode } from './furnish.ts';
 import { requireRoot } from './host.ts';
-import { prepareImage } from './image.ts';
+import { type CacheEntry, prepareImage } from './image.ts';
+import { type LayerName, prepareLayer } from './layer.ts';
 import { Node } from './node.ts';
 import { mustRun } from './process.ts';
 import { prepareProduct } from './product.ts';
@@ -34,6 +35,8 @@ export type ClusterOptions = {
   readonly nodes?: readonly string[];
   /** Those of `nodes` that see /ctl-shared. Default: ctl. */
   readonly controllers?: readonly string[];
+  /** Further packages on every node, topmost first. */
+  readonly layers?: readonly LayerName[];
   /** The packed work tree (true, the default), nothing (false), or a tarball of npm pack. */
   readonly product?: boolean | string;
   /** Further host directories to bind, [host path, path on the node]. */
@@ -87,7 +90,9 @@ export class Cluster {
     const { product: wanted = true } = options;
     const tarball = typeof wanted === 'string' ? wanted : undefined;
     const product = wanted === false ? undefined : await prepareProduct(image, report, tarball);
-    const layers = product === undefined ? [image] : [product, image];
+    const further: CacheEntry[] = [];
+    for (const name of options.layers ?? []) further.push(await prepareLayer(name, report));
+    const layers = [...(product === undefined ? [] : [product]), ...further, image];
     const scope = await Scope.open(layers.map(({ entry }) => entry));
     try {
       report(`booting ${names.join(', ')}`);
