@@ -6,6 +6,7 @@ import type { LeaseEvent } from '../lease/event.ts';
 import { leaseMachine } from '../lease/machine.ts';
 import type { LeaseState } from '../lease/state.ts';
 import { bootClock } from '../os/boot-clock.ts';
+import { clientQuorum } from '../os/client-quorum.ts';
 import { readBootId } from '../os/clock.ts';
 import { logFiles } from '../os/log-files.ts';
 import { mountOf } from '../os/mounts.ts';
@@ -16,7 +17,7 @@ import { createStorage } from '../wal/probe.ts';
 type LogSettings = Pick<Settings, 'cluster' | 'lease' | 'worker'>;
 
 const storageOf = ({ lease }: LogSettings) =>
-  createStorage({ files: logFiles, mountOf, randomBytes }, lease.storage);
+  createStorage({ files: logFiles, mountOf, clientQuorum, randomBytes }, lease.storage);
 
 export const openLeaseLog = (settings: LogSettings): EpochLog<LeaseState, LeaseEvent> => {
   const { cluster, lease, worker } = settings;

@@ -18,8 +18,8 @@ type Rule = {
   readonly kind: 'shared' | 'local';
   /** Mount options under which the promises are not kept. */
   readonly refuse: readonly string[];
-  /** Why the type is refused whatever its options. */
-  readonly lacks?: string;
+  /** What neither type nor options show, and a port must: see StoragePorts. */
+  readonly needs?: 'client-quorum';
 };
 
 const LOCAL: Rule = { kind: 'local', refuse: [] };
@@ -37,11 +37,7 @@ const RULES: ReadonlyMap<string, Rule> = new Map(
     gfs2: SHARED,
     ocfs2: SHARED,
     lustre: { kind: 'shared', refuse: ['noflock', 'localflock'] },
-    'fuse.glusterfs': {
-      kind: 'shared',
-      refuse: [],
-      lacks: 'a Gluster mount does not show whether its clients have a quorum',
-    },
+    'fuse.glusterfs': { kind: 'shared', refuse: [], needs: 'client-quorum' },
     ext2: LOCAL,
     ext3: LOCAL,
     ext4: LOCAL,
@@ -55,11 +51,10 @@ const RULES: ReadonlyMap<string, Rule> = new Map(
   }),
 );
 
-/** Why a mount cannot hold a log of this kind; undefined when nothing speaks against it. */
+/** Why type and options of a mount forbid a log of this kind; undefined when they do not. */
 export const findMountProblem = (mount: MountView, storage: 'shared' | 'local'): string | undefined => {
   const rule = RULES.get(mount.type);
   if (rule === undefined) return `nothing is known of the locks of ${mount.type}`;
-  if (rule.lacks !== undefined) return rule.lacks;
   if (rule.kind !== storage) {
     return rule.kind === 'local'
       ? `${mount.type} is storage of this host alone`
@@ -71,10 +66,15 @@ export const findMountProblem = (mount: MountView, storage: 'shared' | 'local'):
   return refused === undefined ? undefined : `it is mounted with ${refused}`;
 };
 
+/** Whether a client that has lost the majority of the replicas stops writing; `text` says what was found out. */
+export type ClientQuorum = { readonly known: boolean; readonly text: string };
+
 export type StoragePorts = {
   readonly files: LogFiles;
   /** Throws XceError 'os' for a directory that is not there. */
   mountOf(directory: string): MountView;
+  /** For replicated storage. `known` is false wherever it could not be shown; what it throws refuses the storage. */
+  clientQuorum(mount: MountView): Promise<ClientQuorum>;
   randomBytes(count: number): Uint8Array;
 };
 
@@ -171,6 +171,13 @@ export const createStorage = (ports: StoragePorts, storage: 'shared' | 'local'):
       ...(cause === undefined ? {} : { cause }),
     });
 
+  /** Why what the type needs beside its options is missing; undefined when it is there. */
+  const findMissing = async (mount: MountView): Promise<string | undefined> => {
+    if (RULES.get(mount.type)?.needs === undefined) return undefined;
+    const { known, text } = await ports.clientQuorum(mount);
+    return known ? undefined : `whether its clients have a quorum is not known: ${text}`;
+  };
+
   const look = async (directory: string): Promise<StorageFacts> => {
     let mount: MountView;
     try {
@@ -182,7 +189,7 @@ export const createStorage = (ports: StoragePorts, storage: 'shared' | 'local'):
         cause: error,
       });
     }
-    const problem = findMountProblem(mount, storage);
+    const problem = findMountProblem(mount, storage) ?? (await findMissing(mount));
     if (problem !== undefined) throw unfit(directory, `${problem} (mounted at ${mount.path})`);
     const { type, source, path } = mount;
     return { type, source, path };

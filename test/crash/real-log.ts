@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
+import { clientQuorum } from '../../src/os/client-quorum.ts';
 import { readBootId, systemClock } from '../../src/os/clock.ts';
 import { logFiles } from '../../src/os/log-files.ts';
 import { mountOf } from '../../src/os/mounts.ts';
@@ -17,7 +18,7 @@ export const openRealLog = (root: string, host: string): EpochLog<Grants, GrantE
       processId: process.pid,
       randomBytes,
       wait: (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds)),
-      storage: createStorage({ files: logFiles, mountOf, randomBytes }, 'local'),
+      storage: createStorage({ files: logFiles, mountOf, clientQuorum, randomBytes }, 'local'),
     },
     {
       directory: join(root, 'log'),

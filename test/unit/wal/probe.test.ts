@@ -41,7 +41,6 @@ describe('a mount', () => {
     ['nfs4', ['ro'], 'read-only'],
     ['fuse.sshfs', ['rw'], 'nothing is known'],
     ['9p', ['rw'], 'nothing is known'],
-    ['fuse.glusterfs', ['rw'], 'quorum'],
     ['constructor', ['rw'], 'nothing is known'],
   ])('of %s with %j is refused, whatever the configuration says', (type, options, reason) => {
     expect(findMountProblem(mount(type, options), 'shared')).toContain(reason);
@@ -53,16 +52,37 @@ describe('a mount', () => {
   });
 });
 
+const noQuorum = async () => ({ known: false, text: 'nobody asked' });
+
 const storageWith = (plan: Plan, disk = new SimulatedDisk()) => {
   disk.addDirectory('/log');
   const { files } = disk.process(plan);
   const ports = {
     files,
     mountOf: () => mount('ext4'),
+    clientQuorum: noQuorum,
     randomBytes: (count: number) => Buffer.alloc(count, 7),
   };
   return { disk, storage: createStorage(ports, 'local') };
 };
+
+describe('replicated storage', () => {
+  const look = async (clientQuorum: () => Promise<{ known: boolean; text: string }>) => {
+    const { files } = new SimulatedDisk().process();
+    const ports = { files, mountOf: () => mount('fuse.glusterfs'), clientQuorum, randomBytes: Buffer.alloc };
+    return await createStorage(ports, 'shared').look('/log');
+  };
+
+  test('is refused unless its clients are shown to have a quorum', async () => {
+    await expect(look(noQuorum)).rejects.toMatchObject({
+      code: 'storage-unfit',
+      message: expect.stringContaining('nobody asked'),
+    });
+    await expect(look(async () => ({ known: true, text: 'fixed, 2 of 3' }))).resolves.toMatchObject({
+      type: 'fuse.glusterfs',
+    });
+  });
+});
 
 describe('a probe', () => {
   test('tries each promise, says which are kept, and leaves nothing behind', async () => {
@@ -112,6 +132,7 @@ describe('a probe', () => {
     const ports = {
       files: lax,
       mountOf: () => mount('ext4'),
+      clientQuorum: noQuorum,
       randomBytes: (count: number) => Buffer.alloc(count),
     };
     const refusal = createStorage(ports, 'local').probe('/log');
@@ -135,6 +156,7 @@ describe('a probe', () => {
       const ports = {
         files: careless,
         mountOf: () => mount('ext4'),
+        clientQuorum: noQuorum,
         randomBytes: (count: number) => Buffer.alloc(count),
       };
       await expect(createStorage(ports, 'local').probe('/log')).rejects.toMatchObject({
@@ -149,6 +171,7 @@ describe('a probe', () => {
       mountOf: () => {
         throw new XceError('os', 'cannot open "/log": ENOENT');
       },
+      clientQuorum: noQuorum,
       randomBytes: (count: number) => Buffer.alloc(count),
     };
     await expect(createStorage(ports, 'local').look('/log')).rejects.toMatchObject({ code: 'log-missing' });
