@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { openRealLog } from './real-log.ts';
+import { localPlace, openRealLog } from './real-log.ts';
 import { decideGrant, type Grants } from './world.ts';
 
 const PROGRAM = fileURLToPath(new URL('./real-process.ts', import.meta.url));
@@ -30,7 +30,8 @@ type Run = {
 
 /** Starts a controller; at its end `ended` is its last word, or 'killed'. */
 const start = (host: string, prefix: string, count: number): Run => {
-  const argv = ['--import', 'tsx', PROGRAM, root, host, prefix, String(count)];
+  const place = JSON.stringify(localPlace(root, host));
+  const argv = ['--import', 'tsx', PROGRAM, place, prefix, String(count)];
   const child = spawn(process.execPath, argv, { stdio: ['ignore', 'pipe', 'inherit'] });
   const acknowledged = new Map<string, number>();
   let last = 'killed';
@@ -68,7 +69,7 @@ const expectKept = (state: Grants, runs: readonly Run[]): void => {
 
 describe('real processes on a real disk', () => {
   test('of one host share a log: both get all their grants, no uid twice', async () => {
-    const log = openRealLog(root, 'a');
+    const log = openRealLog(localPlace(root, 'a'));
     await log.init();
     const runs = [start('a', 'p', 25), start('a', 'q', 25)];
     expect(await Promise.all(runs.map(({ ended }) => ended))).toEqual(['done', 'done']);
@@ -80,7 +81,7 @@ describe('real processes on a real disk', () => {
   });
 
   test('that are killed at any time lose nothing, and the next one goes on', async () => {
-    const log = openRealLog(root, 'a');
+    const log = openRealLog(localPlace(root, 'a'));
     await log.init();
     const runs: Run[] = [];
     for (let round = 0; round < 2; round++) {
@@ -97,12 +98,12 @@ describe('real processes on a real disk', () => {
   });
 
   test('are fenced by another host that takes over, and what they were told counts', async () => {
-    const first = openRealLog(root, 'a');
+    const first = openRealLog(localPlace(root, 'a'));
     await first.init();
     await first.close();
     const runs = [start('a', 'p', 10_000), start('a', 'q', 10_000)];
     await Promise.all(runs.map((run) => run.granted(3)));
-    const other = openRealLog(root, 'b');
+    const other = openRealLog(localPlace(root, 'b'));
     expect((await other.takeover()).epoch).toBe(2);
     await other.commit((state) => decideGrant(state, 'b'));
     for (const end of await Promise.all(runs.map(({ ended }) => ended))) {
@@ -115,7 +116,7 @@ describe('real processes on a real disk', () => {
 });
 
 test('a FIFO in place of the log, or of a token, is refused at once', async () => {
-  const log = openRealLog(root, 'a');
+  const log = openRealLog(localPlace(root, 'a'));
   await log.init();
   const { execFileSync } = await import('node:child_process');
   const token = join(root, 'run/a/controller/epoch-1.token');

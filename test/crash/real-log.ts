@@ -6,10 +6,34 @@ import { logFiles } from '../../src/os/log-files.ts';
 import { mountOf } from '../../src/os/mounts.ts';
 import { EpochLog } from '../../src/wal/epoch-log.ts';
 import { createStorage } from '../../src/wal/probe.ts';
+import type { StoragePort } from '../../src/wal/storage.ts';
 import { type GrantEvent, type Grants, grantMachine } from './world.ts';
 
-/** The log below a directory of this machine's disk, as a process of `host` opens it. */
-export const openRealLog = (root: string, host: string): EpochLog<Grants, GrantEvent> =>
+/** Where one controller has its parts, as the configuration names them. */
+export type RealPlace = {
+  readonly host: string;
+  readonly storage: 'local' | 'shared';
+  /** The log itself, on that storage. */
+  readonly directory: string;
+  /** Both on a disk of the host. */
+  readonly runDirectory: string;
+  readonly memoryPath: string;
+};
+
+/** A log below one directory of this machine's disk. */
+export const localPlace = (root: string, host: string): RealPlace => ({
+  host,
+  storage: 'local',
+  directory: join(root, 'log'),
+  runDirectory: join(root, 'run', host, 'controller'),
+  memoryPath: join(root, 'var', host, 'seen.json'),
+});
+
+/** The log of that place, as a process of its host opens it. */
+export const openRealLog = (
+  { storage, ...place }: RealPlace,
+  port: StoragePort = createStorage({ files: logFiles, mountOf, clientQuorum, randomBytes }, storage),
+): EpochLog<Grants, GrantEvent> =>
   new EpochLog(
     {
       files: logFiles,
@@ -18,17 +42,8 @@ export const openRealLog = (root: string, host: string): EpochLog<Grants, GrantE
       processId: process.pid,
       randomBytes,
       wait: (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds)),
-      storage: createStorage({ files: logFiles, mountOf, clientQuorum, randomBytes }, 'local'),
+      storage: port,
     },
-    {
-      directory: join(root, 'log'),
-      runDirectory: join(root, 'run', host, 'controller'),
-      memoryPath: join(root, 'var', host, 'seen.json'),
-      cluster: 'c',
-      instance: 'main',
-      host,
-      lockTimeoutMs: 30_000,
-      holdTimeoutMs: 30_000,
-    },
+    { ...place, cluster: 'c', instance: 'main', lockTimeoutMs: 30_000, holdTimeoutMs: 30_000 },
     grantMachine,
   );
