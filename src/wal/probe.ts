@@ -175,7 +175,7 @@ export const createStorage = (ports: StoragePorts, storage: 'shared' | 'local'):
   const findMissing = async (mount: MountView): Promise<string | undefined> => {
     if (RULES.get(mount.type)?.needs === undefined) return undefined;
     const { known, text } = await ports.clientQuorum(mount);
-    return known ? undefined : `whether its clients have a quorum is not known: ${text}`;
+    return known ? undefined : `no proven client quorum: ${text}`;
   };
 
   const look = async (directory: string): Promise<StorageFacts> => {
