@@ -19,6 +19,16 @@ export const isEncodable = (text: string, bytesMax: number): boolean => {
   return bytes.length <= bytesMax && bytes.toString() === text;
 };
 
+/** What a newer version wrote is refused as such; where it stands is for whoever reads the file to say. */
+export const newerBytes = (what: string, version: number, known: number, kind: number): XceError =>
+  new XceError(
+    'log-version',
+    version === known
+      ? `${what} of kind ${kind}, which version ${known} does not have`
+      : `${what} in version ${version}; this program reads version ${known}`,
+    { next: 'install on this host the version that wrote the log' },
+  );
+
 /**
  * Texts that occur again and again, kept once. It starts anew when it is full, so that a log of ever new texts
  * cannot make it grow.

@@ -23,7 +23,6 @@
  * texts. A reader that meets a higher format version or an unknown kind was overtaken by an upgrade and stops with
  * 'log-version'.
  */
-import { XceError } from '../base/errors.ts';
 import {
   type Attempt,
   type Epoch,
@@ -35,7 +34,7 @@ import {
   type Uid,
 } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
-import { ByteReader, ByteWriter, WordTable } from './codec.ts';
+import { ByteReader, ByteWriter, newerBytes, WordTable } from './codec.ts';
 import type { Term } from './term.ts';
 
 export type Submitter = { readonly uid: number; readonly gid: number };
@@ -390,11 +389,9 @@ export const decodeEvent = (bytes: Uint8Array): LeaseEvent => {
   const from = new ByteReader(bytes);
   const version = from.byte();
   if (version === 0) throw from.corrupt('its version is 0');
-  const kind = version === EVENT_VERSION ? kindOfByte.get(from.byte()) : undefined;
-  if (kind === undefined)
-    throw new XceError('log-version', 'an event of the lease log was written by a newer version', {
-      next: 'install on this host the version that wrote the log',
-    });
+  const byte = from.byte();
+  const kind = version === EVENT_VERSION ? kindOfByte.get(byte) : undefined;
+  if (kind === undefined) throw newerBytes('an event', version, EVENT_VERSION, byte);
   const event = readEvent(kind, from);
   from.end();
   return event;

@@ -3,10 +3,9 @@
  * kind (one byte), then entries of that kind until its end. Order: head, used, freed, ended, leases, nodes.
  * Equal states give equal bytes.
  */
-import { XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
-import { ByteReader, ByteWriter } from './codec.ts';
+import { ByteReader, ByteWriter, newerBytes } from './codec.ts';
 import type { EndedAttempt } from './ended.ts';
 import {
   readAttempt,
@@ -218,9 +217,7 @@ const restoreEntry = (state: LeaseState, kind: number, from: ByteReader): void =
       restoreNodes(state, from);
       return;
     default:
-      throw new XceError('log-version', 'a checkpoint of the lease log was written by a newer version', {
-        next: 'install on this host the version that wrote the log',
-      });
+      throw newerBytes('a part of the checkpoint', SNAPSHOT_VERSION, SNAPSHOT_VERSION, kind);
   }
 };
 
@@ -232,7 +229,10 @@ export const restoreRecord = (state: LeaseState, record: Uint8Array): void => {
   const from = new ByteReader(record);
   const version = from.byte();
   if (version === 0) throw from.corrupt('its version is 0');
-  const kind = version === SNAPSHOT_VERSION ? from.byte() : 0;
+  const kind = from.byte();
+  if (version !== SNAPSHOT_VERSION) {
+    throw newerBytes('a part of the checkpoint', version, SNAPSHOT_VERSION, kind);
+  }
   do restoreEntry(state, kind, from);
   while (!from.isAtEnd);
 };

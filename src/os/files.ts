@@ -13,10 +13,13 @@ import {
 import { dirname } from 'node:path';
 import { errnoOf, XceError } from '../base/errors.ts';
 
-/** Writes all bytes; write(2) may be short. */
+/** Writes all bytes; write(2) may be short, and one that writes nothing would be asked for ever. */
 export const writeAll = (fd: number, bytes: Uint8Array): void => {
-  let done = 0;
-  while (done < bytes.length) done += writeSync(fd, bytes, done, bytes.length - done);
+  for (let done = 0; done < bytes.length; ) {
+    const count = writeSync(fd, bytes, done, bytes.length - done);
+    if (count === 0) throw new Error('the system wrote nothing');
+    done += count;
+  }
 };
 
 /** Makes the names in a directory durable. */

@@ -2,7 +2,7 @@
  * Bytes of the log back to frames: in order, each checked, in bounded memory. What stands at the end of a file
  * and does not check is either a torn tail or corruption; `isTorn` is the one place that tells them apart.
  */
-import { XceError } from '../base/errors.ts';
+import type { XceError } from '../base/errors.ts';
 import { crcOf } from './crc.ts';
 import {
   CHECKED_HEADER_BYTES,
@@ -16,6 +16,7 @@ import {
   ITEM_HEADER_BYTES,
   type LogHeader,
   MAGIC,
+  newerLog,
   PAYLOAD_BYTES_MAX,
   type RecordType,
   TOKEN_BYTES,
@@ -161,14 +162,12 @@ export const readFrames = async (
         throw corruptLog(path, offset, 'a frame does not begin with XCEL');
       }
       const type = buffer[start + FIELD.type] ?? 0;
-      const isKnown = buffer[start + FIELD.version] === FORMAT_VERSION && isRecordType(type);
-      if (!isKnown || view.getUint16(start + FIELD.zero) !== 0) {
-        throw new XceError('log-version', `${path} has a record of a newer format at offset ${offset}`, {
-          at: `${path}:${offset}`,
-          unchanged: 'nothing was written',
-          next: 'install the xce-sandbox version that the owner of the log runs',
-        });
+      const version = buffer[start + FIELD.version] ?? 0;
+      if (version !== FORMAT_VERSION) {
+        throw newerLog(path, offset, `of format version ${version}; this program reads ${FORMAT_VERSION}`);
       }
+      if (!isRecordType(type)) throw newerLog(path, offset, `of type ${type}`);
+      if (view.getUint16(start + FIELD.zero) !== 0) throw newerLog(path, offset, 'with flags');
       const length = view.getUint32(start + FIELD.length);
       if (length > PAYLOAD_BYTES_MAX) throw corruptLog(path, offset, `a payload of ${length} bytes`);
       // Below 2^53 for as long as there is a disk to hold the log.

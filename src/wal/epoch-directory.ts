@@ -143,10 +143,11 @@ export class EpochDirectory {
   async checkStorage(header: LogHeader): Promise<void> {
     const { type, path } = await this.inspect();
     const expected = storageTypeOf(header.storage);
-    if (expected === undefined || expected === type) return;
+    if (expected === type) return;
+    const was = expected === undefined ? 'storage that its header does not name' : expected;
     throw new XceError(
       'storage-unfit',
-      `epoch ${header.epoch} was written on ${expected}, and ${this.path} lies on ${type}, mounted at ${path}`,
+      `epoch ${header.epoch} was written on ${was}, and ${this.path} lies on ${type}, mounted at ${path}`,
       { at: this.path, next: 'mount the storage of the lease log' },
     );
   }

@@ -54,11 +54,22 @@ export const unlinkIfThere = async (files: LogFiles, path: string): Promise<void
   }
 };
 
-/** Appends all of the bytes; a system call may take fewer. Throws the system's error. */
-export const appendAll = async (file: LogFile, bytes: Uint8Array): Promise<void> => {
+/** A system call may take fewer bytes than it was given; one that takes none would be asked for ever. */
+const writeAll = async (
+  bytes: Uint8Array,
+  write: (rest: Uint8Array, done: number) => Promise<number>,
+): Promise<void> => {
   for (let done = 0; done < bytes.length; ) {
-    const count = await file.append(bytes.subarray(done));
+    const count = await write(bytes.subarray(done), done);
     if (count === 0) throw new Error('the system wrote nothing');
     done += count;
   }
 };
+
+/** Appends all of the bytes. Throws the system's error. */
+export const appendAll = (file: LogFile, bytes: Uint8Array): Promise<void> =>
+  writeAll(bytes, (rest) => file.append(rest));
+
+/** Writes all of the bytes over what stands at a position. Throws the system's error. */
+export const overwriteAll = (file: LogFile, bytes: Uint8Array, position: number): Promise<void> =>
+  writeAll(bytes, (rest, done) => file.overwrite(rest, position + done));

@@ -6,7 +6,7 @@ import { dirname } from 'node:path';
 import { assert, errnoOf, XceError } from '../base/errors.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 import { crcOf } from './crc.ts';
-import { onStorage, unlinkIfThere } from './failure.ts';
+import { appendAll, onStorage, overwriteAll, unlinkIfThere } from './failure.ts';
 import type { LogIdentity, Mark } from './replay.ts';
 
 /** A record that was acknowledged. The header (sequence 0) stands for an epoch of which no more is known. */
@@ -146,10 +146,7 @@ export class HostMemory {
     if (file === undefined) {
       await this.#create(line);
     } else {
-      const position = this.#nextLine * LINE_BYTES;
-      for (let done = 0; done < line.length; ) {
-        done += await file.overwrite(line.subarray(done), position + done);
-      }
+      await overwriteAll(file, line, this.#nextLine * LINE_BYTES);
       await file.sync();
     }
     this.#seen = seen;
@@ -188,8 +185,7 @@ export class HostMemory {
     await unlinkIfThere(this.#files, temporary);
     const file = await this.#files.open(temporary, 'create');
     try {
-      const bytes = Buffer.concat([line, Buffer.alloc(LINE_BYTES, ' ')]);
-      for (let done = 0; done < bytes.length; ) done += await file.append(bytes.subarray(done));
+      await appendAll(file, Buffer.concat([line, Buffer.alloc(LINE_BYTES, ' ')]));
       await file.sync();
     } finally {
       await file.close();

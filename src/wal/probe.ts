@@ -2,7 +2,7 @@
 import { join } from 'node:path';
 import { errnoOf, XceError } from '../base/errors.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
-import { lockFailure, reasonOf, unlinkIfThere } from './failure.ts';
+import { appendAll, lockFailure, reasonOf, unlinkIfThere } from './failure.ts';
 import type { StorageFacts, StoragePort } from './storage.ts';
 
 /** The mount that a directory lies in; os/mounts.ts has more of it. */
@@ -118,7 +118,7 @@ const keepsBytes = async (files: LogFiles, path: string): Promise<boolean> => {
   const text = Buffer.from('what was fsynced is read back');
   const file = await files.open(path, 'append');
   try {
-    for (let done = 0; done < text.length; ) done += await file.append(text.subarray(done));
+    await appendAll(file, text);
     await file.sync();
     const back = Buffer.alloc(text.length + 1);
     const count = await file.read(back, 0);

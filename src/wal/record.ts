@@ -80,3 +80,17 @@ export const corruptLog = (path: string, offset: number, reason: string, cause?:
     detail: { path, offset, reason },
     ...(cause === undefined ? {} : { cause }),
   });
+
+/** What a newer version wrote is not guessed at. `what` says which part of the record this program does not know. */
+export const newerLog = (path: string, offset: number, what: string, cause?: unknown): XceError =>
+  new XceError(
+    'log-version',
+    `${path} has at offset ${offset} a record that this program is too old for: ${what}`,
+    {
+      at: `${path}:${offset}`,
+      unchanged: 'nothing was written',
+      next: 'install the xce-sandbox version that the owner of the log runs',
+      detail: { path, offset, reason: what },
+      ...(cause === undefined ? {} : { cause }),
+    },
+  );

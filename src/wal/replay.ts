@@ -24,6 +24,7 @@ import {
   FILE_START,
   type FramePosition,
   type LogHeader,
+  newerLog,
   TYPE,
 } from './record.ts';
 
@@ -180,6 +181,7 @@ export class Replay<State, Event> {
       if (error.code === 'log-corrupt' && error.facts.at === undefined) {
         throw frame.corrupt(error.message, error);
       }
+      if (error.code === 'log-version') throw newerLog(this.path, frame.offset, error.message, error);
       throw error;
     }
     this.#beforeSequence = this.#lastSequence;

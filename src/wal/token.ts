@@ -1,6 +1,7 @@
 /** Token files: proof of ownership on this host, and the mark of an unfinished take or commit. */
 import { LIMITS } from '../base/limits.ts';
 import type { LogFile } from '../os/log-files.ts';
+import { overwriteAll } from './failure.ts';
 import { TOKEN_BYTES } from './record.ts';
 
 export type Token = {
@@ -15,14 +16,6 @@ export type Token = {
 const BUSY = 'busy';
 const IDLE = 'idle';
 
-const writeAllAt = async (file: LogFile, bytes: Uint8Array, position: number): Promise<void> => {
-  for (let done = 0; done < bytes.length; ) {
-    const count = await file.overwrite(bytes.subarray(done), position + done);
-    if (count === 0) throw new Error('the system wrote nothing');
-    done += count;
-  }
-};
-
 /** The token in an open file; undefined when there is none that can be read. */
 export const readToken = async (file: LogFile): Promise<Token | undefined> => {
   // Local and smaller than a page: one read gives all of it.
@@ -36,11 +29,11 @@ export const readToken = async (file: LogFile): Promise<Token | undefined> => {
 
 export const writeToken = async (file: LogFile, { token, bootId, isBusy }: Token): Promise<void> => {
   const text = `${token}\n${bootId}\n${isBusy ? BUSY : IDLE}\n`;
-  await writeAllAt(file, Buffer.from(text, 'latin1'), 0);
+  await overwriteAll(file, Buffer.from(text, 'latin1'), 0);
 };
 
 /** Changes the mark of a token of this boot, and nothing else: four bytes in their place. */
 export const writeMark = async (file: LogFile, bootId: string, isBusy: boolean): Promise<void> => {
   const position = TOKEN_BYTES * 2 + 1 + bootId.length + 1;
-  await writeAllAt(file, Buffer.from(isBusy ? BUSY : IDLE, 'latin1'), position);
+  await overwriteAll(file, Buffer.from(isBusy ? BUSY : IDLE, 'latin1'), position);
 };

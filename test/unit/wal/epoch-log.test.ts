@@ -1,8 +1,10 @@
 import { describe, expect, test } from 'vitest';
 import { type ErrorCode, XceError } from '../../../src/base/errors.ts';
 import { LIMITS } from '../../../src/base/limits.ts';
+import { encodeComplete, encodeFrame, encodeHeader } from '../../../src/wal/encoder.ts';
 import { EpochLog } from '../../../src/wal/epoch-log.ts';
 import type { Machine } from '../../../src/wal/machine.ts';
+import { FILE_START, TYPE } from '../../../src/wal/record.ts';
 import { type Fate, GO, type Plan, type Step } from '../../crash/simulated-disk.ts';
 import { type Controller, decideGrant, World } from '../../crash/world.ts';
 
@@ -620,6 +622,20 @@ describe('storage in trouble', () => {
     owner.process.plan = () => GO;
     expect((await owner.grant('three')).notices).toEqual([]);
     expect((await world.replay()).get(2)?.by).toBe('two');
+  });
+
+  test('that the header does not name is refused', async () => {
+    const { world } = await withGrants('one');
+    const header = { epoch: 2, token: '1'.repeat(32), wallMs: 1, cluster: 'c', instance: 'main', host: 'b' };
+    const text = encodeHeader({ ...header, storage: 'a text that is no JSON' });
+    const first = encodeFrame(TYPE.header, text, FILE_START);
+    const base = { baseEpoch: 1, baseSequence: 2, baseChain: 0, items: 0, wallMs: 1 };
+    const complete = encodeFrame(TYPE.complete, encodeComplete(base), first.next);
+    world.disk.put(world.epochPath(2), Buffer.concat([first.bytes, complete.bytes]));
+    expect(await refusalOf(world.controller('b').log.read())).toMatchObject({
+      code: 'storage-unfit',
+      message: expect.stringMatching(/does not name/),
+    });
   });
 
   test('that lies elsewhere than when the log was written is refused', async () => {

@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest';
+import type { LogFiles } from '../../../src/os/log-files.ts';
 import { findRollback, HostMemory, type LogSight, type Seen } from '../../../src/wal/memory.ts';
 import { GO, type Plan, SimulatedDisk } from '../../crash/simulated-disk.ts';
 
@@ -85,6 +86,24 @@ describe('the memory of a host', () => {
       await expect(memory.remember(at(told))).rejects.toThrow();
       expect(await memoryOn(disk).load()).toEqual(at(told - 1));
     }
+  });
+
+  test('is not asked for for ever by a system that writes nothing', async () => {
+    const { files } = new SimulatedDisk().process();
+    const mute: LogFiles = {
+      ...files,
+      open: async (path, purpose) => ({
+        ...(await files.open(path, purpose)),
+        append: async () => 0,
+        overwrite: async () => 0,
+      }),
+    };
+    const fresh = new HostMemory(mute, '/var/fresh.json', identity, 1);
+    await expect(fresh.remember(at(1))).rejects.toThrow('wrote nothing');
+    await new HostMemory(files, '/var/seen.json', identity, 1).remember(at(1));
+    const old = new HostMemory(mute, '/var/seen.json', identity, 1);
+    await old.load();
+    await expect(old.remember(at(2))).rejects.toThrow('wrote nothing');
   });
 
   test('of another log, or of no log, is refused', async () => {
