@@ -6,7 +6,7 @@ _xce_sandbox_words() {
     '') echo 'config help launch lease normalise pki status stop' ;;
     'config') echo 'show' ;;
     'lease') echo 'allocate init list release renew show takeover verify' ;;
-    'pki') echo 'init issue' ;;
+    'pki') echo 'init issue revoke' ;;
   esac
 }
 
@@ -27,6 +27,7 @@ _xce_sandbox_flags() {
     'normalise') echo '--attempt --job --lease --plan --verify --config --json' ;;
     'pki init') echo '--config --json' ;;
     'pki issue') echo '--days --node --out --role --config --json' ;;
+    'pki revoke') echo '--node --serial --config --json' ;;
     'status') echo '--nodes --config --json' ;;
     'stop') echo '--attempt --job --lease --config --json' ;;
   esac
@@ -83,6 +84,9 @@ _xce_sandbox_value() {
     'pki issue --out') echo '@directory' ;;
     'pki issue --role') echo 'controller worker operator' ;;
     'pki issue --config') echo '@file' ;;
+    'pki revoke --node') echo '@any' ;;
+    'pki revoke --serial') echo '@any' ;;
+    'pki revoke --config') echo '@file' ;;
     'status --nodes' | 'status -n') echo '@any' ;;
     'status --config') echo '@file' ;;
     'stop --attempt') echo '@any' ;;

@@ -82,6 +82,7 @@ _xce-sandbox_pki() {
   local -a words_here=(
     'init:Create the certificate authority and the ticket key of this cluster'
     'issue:Issue the certificate and keys of one host'
+    'revoke:Revoke the certificates of a host'
   )
   _arguments -C ': :->command' '*:: :->rest'
   case $state in
@@ -90,6 +91,7 @@ _xce-sandbox_pki() {
       case $words[1] in
         init) _xce-sandbox_pki_init ;;
         issue) _xce-sandbox_pki_issue ;;
+        revoke) _xce-sandbox_pki_revoke ;;
       esac
       ;;
   esac
@@ -210,6 +212,14 @@ _xce-sandbox_pki_issue() {
     '--node=''[Name of the host]:NAME: ' \
     '--out=''[Directory to write]:DIR:_files -/' \
     '--role=''[What the host does]:controller worker operator:(controller worker operator)' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_pki_revoke() {
+  _arguments -s -S \
+    '--node=''[All certificates that were issued to this host]:NAME: ' \
+    '--serial=''[One certificate by its serial number]:HEX: ' \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
     '--json''[Write the result as one JSON document]'
 }

@@ -39,6 +39,8 @@ export const LIMITS = {
   messageBytesMax: 4 << 20,
   frameBytesMax: 64 << 10,
   pemBytesMax: 64 << 10,
+  revocationsMax: 10_000,
+  revocationsBytesMax: 1 << 20,
   argvCountMax: 16_384,
   argvBytesMax: 1 << 20,
   envCountMax: 4096,

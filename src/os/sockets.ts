@@ -49,6 +49,11 @@ export type Listener = {
   close(): Promise<void>;
 };
 
+export type TlsListener = Listener & {
+  /** For every handshake from now on; connections that are up keep what they were made with. */
+  renew(material: TlsMaterial): void;
+};
+
 const osError = (what: string, error: unknown): XceError =>
   new XceError('os', `${what}: ${errnoOf(error) ?? String(error)}`, { cause: error });
 
@@ -164,9 +169,10 @@ export const listenUnix = async (
   return { port: 0, close: () => stopListening(server) };
 };
 
-/** Certificate and key of this end, and the only authority whose certificates count, in PEM. */
+/** Certificate and key of this end, the only authority whose certificates count, and those of it that do not, in PEM. */
 export type TlsMaterial = {
   readonly authorityPem: string;
+  readonly revocationsPem: string;
   readonly certificatePem: string;
   readonly keyPem: string;
 };
@@ -180,18 +186,24 @@ const TLS_POLICY = {
 
 const ALPN = 'h2';
 
+/** OpenSSL asks the list about every certificate it is shown, and trusts none when the list itself does not verify. */
+const contextOptionsOf = ({ authorityPem, revocationsPem, certificatePem, keyPem }: TlsMaterial) => ({
+  ...TLS_POLICY,
+  ca: authorityPem,
+  crl: revocationsPem,
+  cert: certificatePem,
+  key: keyPem,
+  // A resumed session would skip the certificate: one that has run out or is revoked by now would still count.
+  secureOptions: constants.SSL_OP_NO_TICKET,
+});
+
 // A context costs milliseconds; a fan-out to a thousand nodes needs one, not a thousand.
 const clientContexts = new WeakMap<TlsMaterial, SecureContext>();
 
 const clientContextOf = (material: TlsMaterial): SecureContext => {
   let context = clientContexts.get(material);
   if (context === undefined) {
-    context = createSecureContext({
-      ...TLS_POLICY,
-      ca: material.authorityPem,
-      cert: material.certificatePem,
-      key: material.keyPem,
-    });
+    context = createSecureContext(contextOptionsOf(material));
     clientContexts.set(material, context);
   }
   return context;
@@ -212,16 +224,11 @@ export const listenTls = async (
     /** A handshake that failed; `from` is the peer's address. */
     readonly onHandshakeFailed: (error: Error, from: string) => void;
   },
-): Promise<Listener> => {
+): Promise<TlsListener> => {
   const shaking = new Handshakes<Socket>(Math.ceil(options.connectionsMax / 2));
   const server = createTlsServer(
     {
-      ...TLS_POLICY,
-      ca: material.authorityPem,
-      cert: material.certificatePem,
-      key: material.keyPem,
-      // A resumed session would skip the certificate: one that has run out or is revoked by now would still count.
-      secureOptions: constants.SSL_OP_NO_TICKET,
+      ...contextOptionsOf(material),
       requestCert: true,
       rejectUnauthorized: false,
       ALPNProtocols: [ALPN],
@@ -263,6 +270,7 @@ export const listenTls = async (
   }
   return {
     port: bound.port,
+    renew: (renewed) => server.setSecureContext(contextOptionsOf(renewed)),
     close: () => {
       const stopped = stopListening(server);
       for (const socket of shaking.all()) socket.destroy();

@@ -7,7 +7,6 @@ import {
   createPublicKey,
   generateKeyPairSync,
   type KeyObject,
-  randomBytes,
   webcrypto,
   X509Certificate,
 } from 'node:crypto';
@@ -20,6 +19,8 @@ import { createFile, kindOf, makeDirectories } from '../os/root-files.ts';
 import { closeDirectory, openRooted } from '../os/rooted.ts';
 import { loadTicketPrivateKey, PKI_FILES } from './identity.ts';
 import { type CertificateRole, parseClusterName } from './names.ts';
+import { ISSUED_DIRECTORY, signRevocations } from './revocation.ts';
+import { loadAuthority, loadX509, P256, pemOf, randomSerial, SIGNING, signingKeyOf } from './signing.ts';
 
 type WebCryptoKeyPair = { readonly privateKey: webcrypto.CryptoKey; readonly publicKey: webcrypto.CryptoKey };
 
@@ -39,29 +40,12 @@ const AUTHORITY_DAYS = 3650;
 const PUBLIC_MODE = 0o644;
 const SECRET_MODE = 0o600;
 
-const P256 = { name: 'ECDSA', namedCurve: 'P-256' } as const;
-const SIGNING = { name: 'ECDSA', hash: 'SHA-256' } as const;
 const SERVER_AUTH = '1.3.6.1.5.5.7.3.1';
 const CLIENT_AUTH = '1.3.6.1.5.5.7.3.2';
 
 export const validForDays = (days: number): Validity => {
   const nowMs = Date.now();
   return { notBeforeMs: nowMs - BACKDATE_MS, notAfterMs: nowMs + days * DAY_MS };
-};
-
-const loadX509 = async () => {
-  // The library's dependency injection needs the metadata API before it is loaded.
-  await import('reflect-metadata');
-  const x509 = await import('@peculiar/x509');
-  x509.cryptoProvider.set(webcrypto);
-  return x509;
-};
-
-/** 16 random bytes whose first bit is 0 and that are not 0: RFC 5280 wants a positive number. */
-const randomSerial = (): string => {
-  const bytes = randomBytes(16);
-  bytes.writeUInt8((bytes.readUInt8(0) & 0x7f) | 0x40, 0);
-  return bytes.toString('hex');
 };
 
 const makeKeyPair = (): Promise<WebCryptoKeyPair> =>
@@ -71,10 +55,6 @@ const exportPrivatePem = (key: KeyObject): Buffer =>
   Buffer.from(key.export({ type: 'pkcs8', format: 'pem' }));
 
 const exportPublicPem = (key: KeyObject): Buffer => Buffer.from(key.export({ type: 'spki', format: 'pem' }));
-
-/** `toString` of a certificate of the library has no newline at its end. */
-const pemOf = (certificate: { toString(format: 'pem'): string }): Buffer =>
-  Buffer.from(`${certificate.toString('pem').trimEnd()}\n`);
 
 const privateKeyObject = async (key: webcrypto.CryptoKey): Promise<KeyObject> =>
   createPrivateKey({
@@ -123,7 +103,7 @@ const writeFiles = (directory: string, files: readonly NewFile[]): void => {
 };
 
 /**
- * Makes the authority of a cluster in a directory of the host that will keep it: ca.key, ca.crt, ticket.key,
+ * Makes the authority of a cluster in a directory of the host that will keep it: ca.key, ca.crt, ca.crl, ticket.key,
  * ticket.pub. Throws 'pki-exists' when any file of a PKI directory is there.
  */
 export const createAuthority = async (
@@ -165,10 +145,17 @@ export const createAuthority = async (
     ],
   });
   const ticket = generateKeyPairSync('ed25519');
+  const authorityKey = await privateKeyObject(keys.privateKey);
+  const authority = {
+    pem: pemOf(certificate),
+    certificate: new X509Certificate(pemOf(certificate)),
+    key: authorityKey,
+    cluster,
+  };
   const files: NewFile[] = [
     {
       path: at(PKI_FILES.authorityKey),
-      bytes: exportPrivatePem(await privateKeyObject(keys.privateKey)),
+      bytes: exportPrivatePem(authorityKey),
       mode: SECRET_MODE,
     },
     {
@@ -177,40 +164,17 @@ export const createAuthority = async (
       mode: SECRET_MODE,
     },
     { path: at(PKI_FILES.ticketPublicKey), bytes: exportPublicPem(ticket.publicKey), mode: PUBLIC_MODE },
+    { path: at(PKI_FILES.revocations), bytes: await signRevocations(authority, []), mode: PUBLIC_MODE },
     // Last: a directory without it was not finished.
-    { path: at(PKI_FILES.authority), bytes: pemOf(certificate), mode: PUBLIC_MODE },
+    { path: at(PKI_FILES.authority), bytes: authority.pem, mode: PUBLIC_MODE },
   ];
   writeFiles(directory, files);
   return { files: files.map(({ path }) => path), validity };
 };
 
-/** The authority of a directory, checked to be one pair. */
-const loadAuthority = (directory: string) => {
-  const certificatePath = join(directory, PKI_FILES.authority);
-  const keyPath = join(directory, PKI_FILES.authorityKey);
-  const pem = readBounded(certificatePath, LIMITS.pemBytesMax, requireRootOnlyWrites(certificatePath));
-  const keyPem = readBounded(keyPath, LIMITS.pemBytesMax, requirePrivate(keyPath));
-  try {
-    const certificate = new X509Certificate(pem);
-    const key = createPrivateKey(keyPem);
-    const { O: cluster } = certificate.toLegacyObject().subject as Record<string, unknown>;
-    if (certificate.ca && certificate.checkPrivateKey(key) && typeof cluster === 'string') {
-      return { pem, certificate, key, cluster };
-    }
-  } catch (error) {
-    throw new XceError('config-value', `${directory}: authority or key cannot be read`, {
-      at: directory,
-      cause: error,
-    });
-  }
-  throw new XceError('config-value', `${keyPath} is not the key of an authority in ${certificatePath}`, {
-    at: keyPath,
-  });
-};
-
 /**
- * Issues the identity of one host as a directory to be copied there: ca.crt, host.crt, host.key, ticket.pub, and
- * for controllers ticket.key. `out` may be the authority's own directory. Throws 'pki-exists' when `out` holds
+ * Issues the identity of one host as a directory to be copied there: ca.crt, ca.crl, host.crt, host.key, ticket.pub,
+ * and for controllers ticket.key. The authority keeps a copy of the certificate, so that it can be revoked by name. `out` may be the authority's own directory. Throws 'pki-exists' when `out` holds
  * another identity, 'usage' when the authority would run out first.
  */
 export const issue = async (
@@ -246,22 +210,16 @@ export const issue = async (
   const x509 = await loadX509();
   const keys = await makeKeyPair();
   const authorityCertificate = new x509.X509Certificate(authority.certificate.raw);
-  const signingKey = await webcrypto.subtle.importKey(
-    'pkcs8',
-    authority.key.export({ type: 'pkcs8', format: 'der' }),
-    P256,
-    false,
-    ['sign'],
-  );
+  const serialNumber = randomSerial();
   const certificate = await x509.X509CertificateGenerator.create({
-    serialNumber: randomSerial(),
+    serialNumber,
     subject: [{ O: [authority.cluster] }, { OU: [`xce-${role}`] }, { CN: [node.slice(0, 64)] }],
     issuer: authorityCertificate.subjectName,
     notBefore: new Date(validity.notBeforeMs),
     notAfter: new Date(validity.notAfterMs),
     signingAlgorithm: SIGNING,
     publicKey: keys.publicKey,
-    signingKey,
+    signingKey: await signingKeyOf(authority),
     extensions: [
       new x509.BasicConstraintsExtension(false, undefined, true),
       new x509.KeyUsagesExtension(x509.KeyUsageFlags.digitalSignature, true),
@@ -272,8 +230,19 @@ export const issue = async (
     ],
   });
   const ticketKey = loadTicketPrivateKey(directory);
+  const revocationsPath = join(directory, PKI_FILES.revocations);
+  const revocations = readBounded(
+    revocationsPath,
+    LIMITS.revocationsBytesMax,
+    requireRootOnlyWrites(revocationsPath),
+  );
+  const kept = join(directory, ISSUED_DIRECTORY);
+  writeFiles(kept, [
+    { path: join(kept, `${serialNumber}.crt`), bytes: pemOf(certificate), mode: PUBLIC_MODE },
+  ]);
   const files: NewFile[] = [
     { path: at(PKI_FILES.authority), bytes: authority.pem, mode: PUBLIC_MODE },
+    { path: at(PKI_FILES.revocations), bytes: revocations, mode: PUBLIC_MODE },
     {
       path: at(PKI_FILES.ticketPublicKey),
       bytes: exportPublicPem(createPublicKey(ticketKey)),

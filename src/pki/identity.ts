@@ -1,5 +1,5 @@
 /**
- * The reading side of a host's PKI directory: ca.crt, host.crt, host.key, ticket.pub and, on controllers,
+ * The reading side of a host's PKI directory: ca.crt, ca.crl, host.crt, host.key, ticket.pub and, on controllers,
  * ticket.key. Everything is checked before it is used; a secret that others may read is refused.
  */
 import { createPrivateKey, createPublicKey, type KeyObject, X509Certificate } from 'node:crypto';
@@ -9,10 +9,12 @@ import type { NodeName } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import { readBounded, requirePrivate, requireRootOnlyWrites } from '../os/files.ts';
 import { type CertificateRole, readCertificateNames } from './names.ts';
+import { parseRevocations } from './revocation-list.ts';
 
 /** Names of the files in a PKI directory. */
 export const PKI_FILES = {
   authority: 'ca.crt',
+  revocations: 'ca.crl',
   authorityKey: 'ca.key',
   certificate: 'host.crt',
   key: 'host.key',
@@ -28,6 +30,8 @@ export type Identity = {
   readonly notBeforeMs: number;
   readonly notAfterMs: number;
   readonly authorityPem: string;
+  /** Certificates of the authority that count no more. */
+  readonly revocationsPem: string;
   readonly certificatePem: string;
   readonly keyPem: string;
 };
@@ -38,8 +42,8 @@ const refuse = (path: string, problem: string, cause?: unknown): XceError =>
     ...(cause === undefined ? {} : { cause }),
   });
 
-const readPublic = (path: string): string =>
-  readBounded(path, LIMITS.pemBytesMax, requireRootOnlyWrites(path)).toString('latin1');
+const readPublic = (path: string, bytesMax: number = LIMITS.pemBytesMax): string =>
+  readBounded(path, bytesMax, requireRootOnlyWrites(path)).toString('latin1');
 
 const readSecret = (path: string): string =>
   readBounded(path, LIMITS.pemBytesMax, requirePrivate(path)).toString('latin1');
@@ -75,6 +79,9 @@ export const loadIdentity = (directory: string): Identity => {
   const authorityPem = readPublic(authorityPath);
   const certificatePem = readPublic(certificatePath);
   const keyPem = readSecret(keyPath);
+  const revocationsPath = join(directory, PKI_FILES.revocations);
+  const revocationsPem = readPublic(revocationsPath, LIMITS.revocationsBytesMax);
+  parseRevocations(revocationsPem, revocationsPath);
 
   const authority = parseOneCertificate(authorityPath, authorityPem);
   if (!authority.ca) throw refuse(authorityPath, 'is not the certificate of an authority');
@@ -92,6 +99,7 @@ export const loadIdentity = (directory: string): Identity => {
     notBeforeMs: Date.parse(certificate.validFrom),
     notAfterMs: Date.parse(certificate.validTo),
     authorityPem,
+    revocationsPem,
     certificatePem,
     keyPem,
   };

@@ -20,6 +20,9 @@ export const parseClusterName = (text: string): string | undefined =>
 const parseCertificateRole = (text: string): CertificateRole | undefined =>
   CERTIFICATE_ROLES.find((role) => text === `xce-${role}`);
 
+/** A serial number in one form, since libraries differ in case and leading zeros. */
+export const normalSerial = (hex: string): string => hex.toLowerCase().replace(/^0+(?=.)/, '');
+
 /** The fields of a certificate that name its holder, as both node:tls and X509Certificate.toLegacyObject() give them. */
 export type NamedCertificate = {
   readonly subject?: unknown;

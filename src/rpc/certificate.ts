@@ -4,10 +4,19 @@
 import { XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
 import { describeCertificateRefusal, type TLSSocket } from '../os/sockets.ts';
-import { type CertificateNames, type NamedCertificate, readCertificateNames } from '../pki/names.ts';
+import {
+  type CertificateNames,
+  type NamedCertificate,
+  normalSerial,
+  readCertificateNames,
+} from '../pki/names.ts';
 
-/** Names of a peer, and the moment its certificate runs out, in milliseconds since the epoch. */
-export type CertifiedPeer = CertificateNames & { readonly notAfterMs: number };
+/** Names of a peer, and of its certificate the moment it runs out (milliseconds since the epoch) and the number. */
+export type CertifiedPeer = CertificateNames & {
+  readonly notAfterMs: number;
+  /** Lower-case hex without leading zeros, as pki/revocation.ts lists it. */
+  readonly serial: string;
+};
 
 const refuse = (reason: string, text: string): XceError =>
   new XceError('tls', `the certificate of the peer is refused: ${text}`, { detail: { reason } });
@@ -23,7 +32,8 @@ export const certifyClient = (socket: TLSSocket, cluster: string): CertifiedPeer
   const names = readCertificateNames(certificate.toLegacyObject());
   if ('refused' in names) throw refuse('NAMES', names.refused);
   if (names.cluster !== cluster) throw refuse('CLUSTER', 'it is of another cluster');
-  return { ...names, notAfterMs: Date.parse(certificate.validTo) };
+  const { validTo, serialNumber } = certificate;
+  return { ...names, notAfterMs: Date.parse(validTo), serial: normalSerial(serialNumber) };
 };
 
 /** The client's view of a worker: what is wrong with its certificate, or nothing. */

@@ -61,7 +61,12 @@ const SANDBOX_BOUNDS: SessionBounds = {
 };
 
 /** A connection that is served: its session, and the socket below that outlives it while the peer lingers. */
-type Served = { readonly session: ServerHttp2Session; readonly socket: Socket };
+type Served = {
+  readonly session: ServerHttp2Session;
+  readonly socket: Socket;
+  /** Of the peer's certificate, where it has one. */
+  readonly serial: string | undefined;
+};
 
 /** A listener and the connections it has taken. */
 type Group = { readonly listener: Listener; readonly served: Set<Served> };
@@ -76,6 +81,8 @@ type Connection = {
   readonly peer: Peer;
   readonly bounds: SessionBounds;
   readonly budget: Budget;
+  /** Of the peer's certificate, where it has one. */
+  readonly serial?: string;
   /** Throws when the peer may no longer ask for anything. */
   readonly requireValid: () => void;
 };
@@ -252,7 +259,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
       socket.destroy();
       throw error;
     }
-    const served: Served = { session, socket };
+    const served: Served = { session, socket, serial: connection.serial };
     group.add(served);
     let open = 0;
     let idle: NodeJS.Timeout | undefined;
@@ -389,6 +396,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
                 peer: { kind: 'certificate', role: certified.role, node: certified.node },
                 bounds: TRUSTED_BOUNDS,
                 budget: trustedBudget,
+                serial: certified.serial,
                 requireValid: () => requireStillValid(certified),
               };
             },
@@ -402,7 +410,14 @@ export const createServer = (options: ServerOptions): RpcServer => {
             message: error.message,
           }),
       });
-      return { ...track({ listener, served }), port: listener.port };
+      return {
+        ...track({ listener, served }),
+        port: listener.port,
+        renew(renewed, revoked) {
+          listener.renew(renewed);
+          for (const each of served) if (each.serial !== undefined && revoked.has(each.serial)) cut(each);
+        },
+      };
     },
 
     listenRoot: (place: UnixPlace) =>

@@ -112,10 +112,19 @@ export type TcpPlace = { readonly address: string; readonly port: number } | { r
 /** Stops taking connections and ends those that were taken. Idempotent. */
 export type Listening = { close(): Promise<void> };
 
+export type TlsListening = Listening & {
+  readonly port: number;
+  /**
+   * Uses this identity for every connection from now on. Connections that are up stay up, but for those whose
+   * certificate is among the revoked serial numbers: what they ask for is ended with them.
+   */
+  renew(identity: Identity, revoked: ReadonlySet<string>): void;
+};
+
 /** One server, one table, any number of listeners; made by createServer(options) of server.ts. */
 export type RpcServer = {
   /** Mutual TLS 1.3; peers are certificates of the identity's cluster. Resolves with the bound port. */
-  listenTls(place: TcpPlace, identity: Identity): Promise<Listening & { readonly port: number }>;
+  listenTls(place: TcpPlace, identity: Identity): Promise<TlsListening>;
   /** Unix socket, mode 0600, for root on this host. */
   listenRoot(place: UnixPlace): Promise<Listening>;
   /** Unix socket of one sandbox, mode 0600, owned by its uid, which alone may connect. */

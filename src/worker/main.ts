@@ -22,10 +22,11 @@ import { findPackage } from '../os/package-root.ts';
 import { notifyServiceManager, readWatchdogMs } from '../os/service-manager.ts';
 import { adoptSockets } from '../os/sockets.ts';
 import { readUnitOf } from '../os/unit-of.ts';
-import { type Identity, loadIdentity, loadTicketPublicKey } from '../pki/identity.ts';
+import { type Identity, loadIdentity, loadTicketPublicKey, PKI_FILES } from '../pki/identity.ts';
+import { parseRevocations } from '../pki/revocation-list.ts';
 import { connectTls } from '../rpc/client.ts';
 import { createServer } from '../rpc/server.ts';
-import type { RpcServer } from '../rpc/verbs.ts';
+import type { RpcServer, TlsListening } from '../rpc/verbs.ts';
 import type { SandboxBackend } from '../sandbox/backend.ts';
 import { boxPaths } from '../sandbox/box.ts';
 import { createSystemdBackend } from '../sandbox/systemd/backend.ts';
@@ -68,7 +69,10 @@ const checkIdentity = (identity: Identity, settings: Settings): void => {
 
 type WorkerParts = { readonly server: RpcServer; readonly supervisor: Supervisor };
 
-const assemble = (settings: Settings, identity: Identity, backend: SandboxBackend): WorkerParts => {
+/** Certificates change while the worker runs; whoever connects takes the present one. */
+type IdentityHolder = { identity: Identity };
+
+const assemble = (settings: Settings, holder: IdentityHolder, backend: SandboxBackend): WorkerParts => {
   const { cluster, worker, sandbox, mpi, directory, nodes, pool } = settings;
   const installed = findPackage(import.meta.url);
   const ticketKey = loadTicketPublicKey(cluster.pki);
@@ -111,7 +115,7 @@ const assemble = (settings: Settings, identity: Identity, backend: SandboxBacken
   const daemons = new Daemons({
     connect: (node, signal) =>
       connectTls(
-        { address: node, port: nodes.port, identity, expectNode: node },
+        { address: node, port: nodes.port, identity: holder.identity, expectNode: node },
         { timeoutMs: nodes.connectTimeoutMs, signal },
       ),
     stepOfProcess: (pid) => STEP_UNIT.exec(readUnitOf(pid) ?? '')?.[1],
@@ -148,7 +152,7 @@ const assemble = (settings: Settings, identity: Identity, backend: SandboxBacken
 };
 
 /** Listens where systemd passed a socket, else where the configuration says. */
-const listen = async (server: RpcServer, settings: Settings, identity: Identity): Promise<void> => {
+const listen = async (server: RpcServer, settings: Settings, identity: Identity): Promise<TlsListening> => {
   const passed = new Map(adoptSockets(process.env));
   const take = (name: string): { readonly fd: number } | undefined => {
     const fd = passed.get(name);
@@ -165,8 +169,24 @@ const listen = async (server: RpcServer, settings: Settings, identity: Identity)
     });
   }
   await server.listenRoot(local);
-  const { port } = await server.listenTls(tls, identity);
-  report({ level: 'notice', message: `node ${settings.worker.node} listens on port ${port}` });
+  const listening = await server.listenTls(tls, identity);
+  report({ level: 'notice', message: `node ${settings.worker.node} listens on port ${listening.port}` });
+  return listening;
+};
+
+/** Reads certificate, key and revocation list anew. What does not check is refused as a whole, and the old ones stay. */
+const renewIdentity = (settings: Settings, holder: IdentityHolder, listening: TlsListening): void => {
+  const { pki } = settings.cluster;
+  const identity = loadIdentity(pki);
+  checkIdentity(identity, settings);
+  const revoked = parseRevocations(identity.revocationsPem, `${pki}/${PKI_FILES.revocations}`);
+  listening.renew(identity, new Set(revoked.map(({ serial }) => serial)));
+  holder.identity = identity;
+  const until = new Date(identity.notAfterMs).toISOString();
+  report({
+    level: 'notice',
+    message: `SIGHUP: the certificate is valid until ${until}; ${revoked.length} certificates are revoked`,
+  });
 };
 
 /** Resolves with the name of the signal that asks the worker to end. */
@@ -194,9 +214,6 @@ const run = async (configPath: string | undefined): Promise<void> => {
   if (process.geteuid?.() !== 0) throw new XceError('not-root', 'the worker must run as root');
   process.umask(0o077);
   const told = untilTold();
-  process.on('SIGHUP', () =>
-    report({ level: 'notice', message: 'SIGHUP: the configuration is read at the start only' }),
-  );
   process.on('unhandledRejection', (error) =>
     report({ level: 'fault', message: `bug: ${error instanceof Error ? error.stack : String(error)}` }),
   );
@@ -209,11 +226,19 @@ const run = async (configPath: string | undefined): Promise<void> => {
   const { settings } = loadConfig(path, systemConfigPorts);
   const identity = loadIdentity(settings.cluster.pki);
   checkIdentity(identity, settings);
+  const holder = { identity };
   const backend = createSystemdBackend(settings);
   await backend.checkHost();
-  const { server, supervisor } = assemble(settings, identity, backend);
+  const { server, supervisor } = assemble(settings, holder, backend);
   await supervisor.reconcile();
-  await listen(server, settings, identity);
+  const listening = await listen(server, settings, identity);
+  process.on('SIGHUP', () => {
+    try {
+      renewIdentity(settings, holder, listening);
+    } catch (error) {
+      report({ level: 'fault', message: `SIGHUP: the certificates in use stay: ${messageOf(error)}` });
+    }
+  });
   const watchdog = keepWatchdog();
   tell(['READY=1', `STATUS=node ${settings.worker.node}, instance ${settings.cluster.instance}`]);
 

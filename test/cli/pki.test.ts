@@ -27,7 +27,7 @@ test('init makes the authority and the ticket key, secrets for root alone', asyn
   await check(host, {
     args: 'pki init',
     stdout:
-      /^\/etc\/xce-sandbox\/pki\/ca\.key\n.*ticket\.key\n.*ticket\.pub\n.*ca\.crt\nvalid until 20[0-9-]+T[0-9:.]+Z\n$/,
+      /^\/etc\/xce-sandbox\/pki\/ca\.key\n.*ticket\.key\n.*ticket\.pub\n.*ca\.crl\n.*ca\.crt\nvalid until 20[0-9-]+T[0-9:.]+Z\n$/,
   });
   expect(host.mode(PKI_DIRECTORY)).toBe('0700');
   const modes = ['ca.key', 'ticket.key', 'ticket.pub', 'ca.crt'].map((file) =>
@@ -52,8 +52,11 @@ describe('issue', () => {
     const args = 'pki issue --role worker --node n1 --out /root/n1 --days 30 --json';
     const { stdout } = await check(host, { args, stdout: /^\{/ });
     const { files, validity } = JSON.parse(stdout) as { files: string[]; validity: { notAfterMs: number } };
-    expect(files).toEqual(['ca.crt', 'ticket.pub', 'host.key', 'host.crt'].map((file) => `/root/n1/${file}`));
+    expect(files).toEqual(
+      ['ca.crt', 'ca.crl', 'ticket.pub', 'host.key', 'host.crt'].map((file) => `/root/n1/${file}`),
+    );
     expect(Object.keys(host.snapshot('/root/n1')).sort()).toEqual([
+      'ca.crl',
       'ca.crt',
       'host.crt',
       'host.key',
@@ -120,4 +123,25 @@ test('--config says where the keys lie', async () => {
     stdout: /^\/etc\/second\/pki\/ca\.key\n/,
   });
   expect(host.read(CONFIG_PATH)).toBe(configuration());
+});
+
+describe('revoke', () => {
+  test('puts every certificate of a node on the list, once', async () => {
+    await check(host, { args: 'pki issue --role worker --node n7 --out /root/n7', stdout: /n7/ });
+    const serial = certificateOf('/root/n7/host.crt').serialNumber.toLowerCase();
+    const list = `${PKI_DIRECTORY}/ca.crl`;
+    await check(host, { args: 'pki revoke --node n7', stdout: `${serial}\n${list}: 1 revoked\n` });
+    const after = host.read(list);
+    await check(host, { args: 'pki revoke --node n7', stdout: `${list}: 1 revoked\n` });
+    expect(host.read(list)).toEqual(after);
+    await check(host, { args: 'pki revoke --serial 00:AB:cd', stdout: `abcd\n${list}: 2 revoked\n` });
+  });
+
+  test.each([
+    ['--node n99', /no certificate was issued to n99/],
+    ['--serial xyz', /not a serial number/],
+    ['', /exactly one/i],
+  ])('refuses %s', async (args, says) => {
+    await expectRefusal(host, { args: `pki revoke ${args}`, code: 'usage', status: 64, says });
+  });
 });

@@ -64,6 +64,9 @@ const until = async (what: string, look: () => Promise<boolean>): Promise<void> 
   throw new Error(`not within 10 s: ${what}`);
 };
 
+const journalSays = async (text: string): Promise<boolean> =>
+  (await n1.must(['journalctl', '-u', UNIT, '-o', 'cat', '--no-pager'])).includes(text);
+
 const answered = (): Promise<boolean> =>
   controller.call('n1', 'challenge', { purpose: 'hello' }).then((answer) => 'nonce' in answer);
 
@@ -445,6 +448,30 @@ describe('a worker that ends', () => {
     expect(second.stderr.toString()).toContain('[sandbox-exists]');
     expect(await answered()).toBe(true);
   });
+});
+
+test('a worker that is reloaded has new certificates, cuts who is revoked, and its steps go on', async () => {
+  const { run } = await prepared();
+  const kept = run(['sleep', '1000']);
+  await kept.event('started');
+  const thief = await lab.driver('ctl', 'operator', 'thief');
+  expect('nonce' in (await thief.call('n1', 'challenge', { purpose: 'hello' }))).toBe(true);
+  const pid = await mainPid(n1);
+
+  await lab.renewCertificates(n1, 'thief');
+  await n1.writeFile('/etc/xce-sandbox/pki/host.key', 'no key', { mode: 0o600 });
+  await n1.must(['systemctl', 'reload', UNIT]);
+  await until('the refusal is in the journal', () => journalSays('the certificates in use stay'));
+  expect('nonce' in (await thief.call('n1', 'challenge', { purpose: 'hello' }))).toBe(true);
+
+  await lab.renewCertificates(n1, 'thief');
+  await n1.must(['systemctl', 'reload', UNIT]);
+  await until('the reload is in the journal', () => journalSays('1 certificates are revoked'));
+  expect(await thief.call('n1', 'challenge', { purpose: 'hello' })).toMatchObject({ code: 'tls' });
+  expect(await mainPid(n1)).toBe(pid);
+  expect(await answered()).toBe(true);
+  kept.signal(9);
+  expect(await kept.event('ended')).toMatchObject({ outcome: { code: 'killed', stopped: false } });
 });
 
 test('a node that was switched off has nothing left, and certifies with its new boot id', async () => {

@@ -96,6 +96,7 @@ export class Site {
     await node.must(['install', '-d', '-m', '0700', '/etc/xce-sandbox/pki']);
     for (const [file, mode] of [
       ['ca.crt', 0o644],
+      ['ca.crl', 0o644],
       ['host.crt', 0o644],
       ['host.key', 0o600],
       ['ticket.pub', 0o644],

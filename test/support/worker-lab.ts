@@ -14,6 +14,7 @@ import { signTicket, type TicketClaims } from '../../src/lease/ticket.ts';
 import { createAuthority, issue, validForDays } from '../../src/pki/authority.ts';
 import { loadTicketPrivateKey, PKI_FILES } from '../../src/pki/identity.ts';
 import type { CertificateRole } from '../../src/pki/names.ts';
+import { revoke } from '../../src/pki/revocation.ts';
 import type { RequestOf, ResponseOf, StreamVerb, UnaryVerb } from '../../src/rpc/message.ts';
 import { Cluster, type ClusterOptions } from './cluster/cluster.ts';
 import type { Node, Spawned } from './cluster/node.ts';
@@ -215,10 +216,16 @@ export class WorkerLab {
     await issue(this.#pki, { role, node: name as NodeName, validity: validForDays(1), out });
     await node.must(['install', '-d', '-m', '0755', '/etc/xce-sandbox']);
     await node.must(['install', '-d', '-m', '0700', directory]);
-    const { authority, certificate, key, ticketPublicKey } = PKI_FILES;
-    for (const file of [authority, certificate, key, ticketPublicKey]) {
+    const { authority, revocations, certificate, key, ticketPublicKey } = PKI_FILES;
+    for (const file of [authority, revocations, certificate, key, ticketPublicKey]) {
       await node.writeFile(join(directory, file), readFileSync(join(out, file)), { mode: 0o600 });
     }
+  }
+
+  /** Gives a worker a new certificate and the list on which all of a name are revoked; reload it to use them. */
+  async renewCertificates(node: Node, revokedName: string): Promise<void> {
+    await revoke(this.#pki, { node: revokedName as NodeName });
+    await this.#certify(node, 'worker', node.name, PKI_PATH);
   }
 
   /** Puts the shipped units on a node and starts the service, or the sockets that start it when asked. */

@@ -15,7 +15,7 @@ for (const [name, fd] of adopted) {
     const listener = name.startsWith('tls')
       ? await listenTls(
           { fd },
-          { authorityPem: '', certificatePem: '', keyPem: '' },
+          { authorityPem: '', revocationsPem: '', certificatePem: '', keyPem: '' },
           {
             connectionsMax: 1,
             handshakeMs: 1,

@@ -139,12 +139,13 @@ describe('an authority', () => {
 describe('a bundle', () => {
   test('holds the names of its host and no more than its role needs', async () => {
     const worker = await issueTo('n2', 'worker');
-    expect(readdirSync(worker).sort()).toEqual(['ca.crt', 'host.crt', 'host.key', 'ticket.pub']);
+    expect(readdirSync(worker).sort()).toEqual(['ca.crl', 'ca.crt', 'host.crt', 'host.key', 'ticket.pub']);
     expect(modeOf(join(worker, 'host.key'))).toBe('600');
     expect(loadIdentity(worker)).toMatchObject({ cluster: 'west', role: 'worker', node: 'n2' });
 
     const controller = await issueTo('c1', 'controller');
     expect(readdirSync(controller).sort()).toEqual([
+      'ca.crl',
       'ca.crt',
       'host.crt',
       'host.key',

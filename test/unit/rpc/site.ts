@@ -2,7 +2,7 @@
  * What the tests of the transport share: a cluster's certificates, a table that answers every verb, and a server
  * on real sockets.
  */
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type ErrorCode, XceError } from '../../../src/base/errors.ts';
@@ -10,6 +10,8 @@ import type { InstanceName, JobId, LeaseNumber, NodeName, Uid } from '../../../s
 import { createAuthority, issue, type Validity, validForDays } from '../../../src/pki/authority.ts';
 import { type Identity, loadIdentity } from '../../../src/pki/identity.ts';
 import type { CertificateRole } from '../../../src/pki/names.ts';
+import { revoke } from '../../../src/pki/revocation.ts';
+import { parseRevocations } from '../../../src/pki/revocation-list.ts';
 import { connectUnix } from '../../../src/rpc/client.ts';
 import type { RequestOf, ResponseOf, StepResult } from '../../../src/rpc/message.ts';
 import { createServer } from '../../../src/rpc/server.ts';
@@ -27,6 +29,8 @@ export const SUCCESS: StepResult = { result: 'success', code: 'exited', status: 
 export type Site = {
   readonly root: string;
   identity(role: CertificateRole, node: string, validity?: Validity): Promise<Identity>;
+  /** Revokes what was issued to the node; resolves with the list and the serial numbers it has now. */
+  revoke(node: string): Promise<{ readonly pem: string; readonly serials: ReadonlySet<string> }>;
   remove(): void;
 };
 
@@ -42,6 +46,12 @@ export const createSite = async (cluster = 'west'): Promise<Site> => {
       const out = join(root, `identity-${issued}`);
       await issue(authority, { role, node: asNode(node), validity, out });
       return loadIdentity(out);
+    },
+    async revoke(node) {
+      const { list } = await revoke(authority, { node: asNode(node) });
+      const pem = readFileSync(list, 'latin1');
+      const entries = parseRevocations(pem, list);
+      return { pem, serials: new Set(entries.map(({ serial }) => serial)) };
     },
     remove: () => rmSync(root, { recursive: true }),
   };

@@ -7,13 +7,17 @@ import type { XceError } from '../../../src/base/errors.ts';
 import type { Identity } from '../../../src/pki/identity.ts';
 import { connectTls } from '../../../src/rpc/client.ts';
 import { decodeWireError } from '../../../src/rpc/decode.ts';
+import type { ClientStream } from '../../../src/rpc/session.ts';
 import {
+  ANSWERS,
   asNode,
   createSite,
   echoTable,
+  REQUESTS,
   refusalOf,
   refusedCode,
   type Site,
+  STEP,
   startServer,
   type TestServer,
 } from './site.ts';
@@ -44,6 +48,7 @@ const withForeignTrust = (identity: Identity): Identity => ({
   ...identity,
   cluster: worker.cluster,
   authorityPem: worker.authorityPem,
+  revocationsPem: worker.revocationsPem,
 });
 
 beforeAll(async () => {
@@ -268,4 +273,65 @@ test('a certificate that runs out while its connection lives is refused at the n
   const error = await refusalOf(session.call('status', {}, T));
   expect([error.code, error.facts.detail]).toEqual(['tls', { reason: 'CERT_HAS_EXPIRED' }]);
   session.close();
+});
+
+const drain = async (stream: ClientStream): Promise<void> => {
+  for await (const _frame of stream) await undefined;
+};
+
+describe('a certificate that is revoked', () => {
+  test('is refused on both sides by whoever has the list', async () => {
+    const lost = await site.identity('worker', 'lost');
+    const stolen = await site.identity('operator', 'stolen');
+    const lostPort = await serveAs(lost);
+    const before = await connectWith(controller, lostPort, 'lost');
+    before.close();
+    await site.revoke('lost');
+    const { pem, serials } = await site.revoke('stolen');
+    expect(serials.size).toBe(2);
+
+    const client = await refusalOf(connectWith({ ...controller, revocationsPem: pem }, lostPort, 'lost'));
+    expect(client.facts.detail).toMatchObject({ reason: 'CERT_REVOKED' });
+    const server = await refusalOf(connectWith(stolen, await serveAs({ ...worker, revocationsPem: pem })));
+    expect(server).toMatchObject({ code: 'tls', facts: { detail: { reason: 'CERT_REVOKED' } } });
+    expect(await connectWith(controller, await serveAs({ ...worker, revocationsPem: pem }))).toBeDefined();
+  });
+
+  test('is refused by a list of another authority too: such a list says nothing', async () => {
+    const foreignList = {
+      ...worker,
+      revocationsPem: (await foreign.identity('worker', 'n1')).revocationsPem,
+    };
+    const error = await refusalOf(connectWith(controller, await serveAs(foreignList)));
+    expect(error.facts.detail).toMatchObject({ reason: 'UNABLE_TO_GET_CRL' });
+  });
+});
+
+describe('a server whose certificates are renewed', () => {
+  test('cuts who is revoked, keeps what runs for others, and shows the new certificate', async () => {
+    const listening = await running.server.listenTls({ address: '127.0.0.1', port: 0 }, worker);
+    const traitor = await connectWith(await site.identity('operator', 'traitor'), listening.port);
+    const friend = await connectWith(controller, listening.port);
+    const stream = await traitor.stream('step', STEP, T);
+    const end = refusalOf(drain(stream));
+    const renewed = await site.identity('worker', 'n1', day(-1, 99));
+    const { pem, serials } = await site.revoke('traitor');
+    listening.renew({ ...renewed, revocationsPem: pem }, serials);
+
+    expect((await end).code).toBe('worker-unreachable');
+    expect(await friend.call('challenge', REQUESTS.challenge, T)).toEqual(ANSWERS.challenge);
+    const shown = connect({
+      host: '127.0.0.1',
+      port: listening.port,
+      ca: worker.authorityPem,
+      cert: controller.certificatePem,
+      key: controller.keyPem,
+      ALPNProtocols: ['h2'],
+      checkServerIdentity: () => undefined,
+    });
+    await once(shown, 'secureConnect');
+    expect(Date.parse(shown.getPeerCertificate().valid_to)).toBe(renewed.notAfterMs);
+    shown.destroy();
+    friend.close();
+  });
 });
