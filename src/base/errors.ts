@@ -72,6 +72,10 @@ export const ERRORS = {
     EXIT.noPermission,
     'the node answers with another worker key than the one that the lease was bound to',
   ),
+  'node-withheld': row(
+    EXIT.unavailable,
+    'the node was reclaimed from a lease and has not certified since; no job may use it',
+  ),
   'pool-exhausted': row(EXIT.tryAgain, 'every uid of the pool is leased, quarantined or taken'),
   'release-blocked': row(
     EXIT.unavailable,

@@ -24,6 +24,8 @@ export const LIMITS = {
   certificateCharsMax: 16 << 10,
   pathBytesMax: 4095,
   reasonCharsMax: 512,
+  /** The name under which an operator attests something. */
+  operatorCharsMax: 64,
   ttlMsMax: 366 * 24 * 3600 * 1000,
   ttlMsMin: 1000,
   /** Longest [nodes] connect_timeout and [mpi] agent_timeout: what waits for a worker waits longer than both. */

@@ -8,7 +8,14 @@ import type { LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import { isNormalPath } from '../base/paths.ts';
 import { isEncodable } from './codec.ts';
-import { checkEpoch, checkTtl, decide, type LeaseDecision, type RuleFacts } from './decision.ts';
+import {
+  checkEpoch,
+  checkNotWithheld,
+  checkTtl,
+  decide,
+  type LeaseDecision,
+  type RuleFacts,
+} from './decision.ts';
 import { type AttemptKey, isEarlierRun, isSameRun } from './ended.ts';
 import type { EventOf, LeaseEvent, LeaseRoot, LeaseWorkspace, Submitter } from './event.ts';
 import { isFree, listCandidates } from './pool.ts';
@@ -178,9 +185,13 @@ export const decideAllocate = (
     if (!check.ok) return check;
   const living = state.byJob.get(request.job) ?? [];
   const own = living.find((lease) => lease.attempt === request.attempt);
-  if (own !== undefined) return repeat(own, request, facts);
-  const notEnded = checkNotEnded(state, request);
-  if (!notEnded.ok) return notEnded;
+  if (own !== undefined) {
+    const repeated = repeat(own, request, facts);
+    const usable = checkNotWithheld(state, own.nodes.keys());
+    return repeated.ok && !usable.ok ? usable : repeated;
+  }
+  for (const check of [checkNotEnded(state, request), checkNotWithheld(state, request.nodes)])
+    if (!check.ok) return check;
 
   const uid = proven.absent.find((candidate) => isFree(state, facts.pool, candidate));
   if (uid === undefined) {

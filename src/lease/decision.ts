@@ -1,5 +1,5 @@
 import type { IdRange } from '../base/id-range.ts';
-import type { Epoch } from '../base/ids.ts';
+import type { Epoch, NodeName } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { Decision } from '../wal/log.ts';
 import type { LeaseEvent } from './event.ts';
@@ -28,6 +28,21 @@ export const checkTtl = (ttlMs: number): Verdict<undefined> =>
   Number.isSafeInteger(ttlMs) && ttlMs >= LIMITS.ttlMsMin && ttlMs <= LIMITS.ttlMsMax
     ? accept(undefined)
     : refuse('usage', `a lease lasts from ${LIMITS.ttlMsMin} to ${LIMITS.ttlMsMax} ms, not ${ttlMs}`);
+
+/** Refused with 'node-withheld' while some lease waits for one of the nodes to certify after a reclaim. */
+export const checkNotWithheld = (state: LeaseState, nodes: Iterable<NodeName>): Verdict<undefined> => {
+  if (state.withheld.size === 0) return accept(undefined);
+  for (const node of nodes) {
+    const lease = state.withheld.holderOf(node);
+    if (lease !== undefined)
+      return refuse(
+        'node-withheld',
+        `${node} was reclaimed and no job may use it: lease ${lease} waits for it to certify after its return`,
+        { at: node, next: `xce-sandbox lease release --lease ${lease}`, detail: { node, lease } },
+      );
+  }
+  return accept(undefined);
+};
 
 /** A controller whose epoch is over gives nobody a right to run, even where the log would let it write. */
 export const checkEpoch = (state: LeaseState, facts: RuleFacts): Verdict<undefined> =>

@@ -17,11 +17,12 @@
  *     11 free         wall clock
  *     12 quarantine   reason (one byte), text, node?, wall clock
  *     13 forget       count
+ *     14 reclaim      node, by, reason, wall clock
  *
  * with x? an optional value, x* a list (its length, then its members), and a term the ttl, wall clock, monotonic
  * clock and boot id of the host that wrote it. Times are milliseconds; codec.ts has the coding of numbers and
- * texts. A reader that meets a higher format version or an unknown kind was overtaken by an upgrade and stops with
- * 'log-version'.
+ * texts. A reader that meets a higher format version, an unknown kind or an unknown reason for quarantine was
+ * overtaken by an upgrade and stops with 'log-version'.
  */
 import {
   type Attempt,
@@ -69,6 +70,8 @@ export const QUARANTINE_CODES = [
   'mount-changed',
   'expired',
   'operator',
+  'reclaimed',
+  'uid-taken',
 ] as const;
 export type QuarantineCode = (typeof QUARANTINE_CODES)[number];
 
@@ -77,6 +80,15 @@ export type Quarantine = {
   /** One line for the operator; may hold bytes that a job chose, so escape it on a terminal. */
   readonly text: string;
   readonly node: NodeName | null;
+  readonly wallMs: number;
+};
+
+/** An operator's word that a node is fenced off: nothing of the lease runs there, and nothing can come from there. */
+export type Reclaim = {
+  /** Who says so. */
+  readonly by: string;
+  /** One line; escape both on a terminal. */
+  readonly reason: string;
   readonly wallMs: number;
 };
 
@@ -131,6 +143,13 @@ export type LeaseEvent =
   /** The uid may be leased again; the attempt is remembered as ended. */
   | { readonly kind: 'free'; readonly lease: LeaseNumber; readonly wallMs: number }
   | { readonly kind: 'quarantine'; readonly lease: LeaseNumber; readonly quarantine: Quarantine }
+  /** The lease goes on without the node, but its uid waits until the node has certified after its return. */
+  | {
+      readonly kind: 'reclaim';
+      readonly lease: LeaseNumber;
+      readonly node: NodeName;
+      readonly reclaim: Reclaim;
+    }
   /** The oldest remembered attempts are forgotten. */
   | { readonly kind: 'forget'; readonly count: number };
 
@@ -154,6 +173,7 @@ const KIND_BYTES = {
   free: 11,
   quarantine: 12,
   forget: 13,
+  reclaim: 14,
 } as const satisfies Record<EventKind, number>;
 
 export const EVENT_KINDS = Object.keys(KIND_BYTES) as readonly EventKind[];
@@ -247,8 +267,9 @@ export const writeQuarantine = (to: ByteWriter, quarantine: Quarantine): void =>
 };
 
 export const readQuarantine = (from: ByteReader): Quarantine => {
-  const code = QUARANTINE_CODES[from.byte()];
-  if (code === undefined) throw from.corrupt('a quarantine has an unknown reason');
+  const byte = from.byte();
+  const code = QUARANTINE_CODES[byte];
+  if (code === undefined) throw newerBytes('a reason for quarantine', EVENT_VERSION, EVENT_VERSION, byte);
   return {
     code,
     text: from.text(LIMITS.reasonCharsMax * BYTES_PER_CHAR_MAX),
@@ -256,6 +277,16 @@ export const readQuarantine = (from: ByteReader): Quarantine => {
     wallMs: from.whole(SAFE),
   };
 };
+
+export const writeReclaim = (to: ByteWriter, { by, reason, wallMs }: Reclaim): void => {
+  to.text(by).text(reason).whole(wallMs);
+};
+
+export const readReclaim = (from: ByteReader): Reclaim => ({
+  by: from.text(LIMITS.operatorCharsMax * BYTES_PER_CHAR_MAX),
+  reason: from.text(LIMITS.reasonCharsMax * BYTES_PER_CHAR_MAX),
+  wallMs: from.whole(SAFE),
+});
 
 const writeNonces = (to: ByteWriter, nonces: readonly DrainNonce[]): void => {
   to.list(nonces, ({ node, nonce }) => to.text(node).hex(nonce, LIMITS.nonceBytes));
@@ -311,6 +342,10 @@ export const encodeEvent = (event: LeaseEvent): Uint8Array => {
       break;
     case 'quarantine':
       writeQuarantine(to, event.quarantine);
+      break;
+    case 'reclaim':
+      to.text(event.node);
+      writeReclaim(to, event.reclaim);
       break;
     default:
       event satisfies never;
@@ -375,6 +410,8 @@ const readEvent = (kind: EventKind, from: ByteReader): LeaseEvent => {
       return { kind, lease, wallMs: from.whole(SAFE) };
     case 'quarantine':
       return { kind, lease, quarantine: readQuarantine(from) };
+    case 'reclaim':
+      return { kind, lease, node: readNode(from), reclaim: readReclaim(from) };
     default:
       kind satisfies never;
       throw from.corrupt('its kind has no fields');

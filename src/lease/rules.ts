@@ -9,7 +9,14 @@ import type { InstanceName, NodeName, Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import { fitCertificate, type OpenedCertificate } from './certificate.ts';
 import { isEncodable } from './codec.ts';
-import { checkEpoch, checkTtl, decide, type LeaseDecision, type RuleFacts } from './decision.ts';
+import {
+  checkEpoch,
+  checkNotWithheld,
+  checkTtl,
+  decide,
+  type LeaseDecision,
+  type RuleFacts,
+} from './decision.ts';
 import type { Binding, DrainNonce, LeaseEvent, MountFacts, Quarantine, QuarantineCode } from './event.ts';
 import { commandFor, findLease, type LeaseRef, nameLease } from './reference.ts';
 import { accept, type Refusal, refuse, type Verdict } from './refusal.ts';
@@ -21,6 +28,7 @@ import {
   type LeaseStatus,
   previewLease,
   scopesOf,
+  unaccountedNodes,
   uncertifiedNodes,
   unfinishedScopes,
 } from './state.ts';
@@ -141,6 +149,11 @@ export const decideBind = (
     const fits = checkBinding(lease, binding);
     if (!fits.ok) return fits;
   }
+  const usable = checkNotWithheld(
+    state,
+    bindings.map(({ node }) => node),
+  );
+  if (!usable.ok) return usable;
   return change(lease, bindEvents(lease, bindings), facts);
 };
 
@@ -158,6 +171,8 @@ export const decideJoin = (
   if (!found.ok) return found;
   const lease = found.value;
   if (lease.status === 'active' && remainingMs(lease.term, facts.now) === 0) return expired(lease);
+  const usable = checkNotWithheld(state, [node]);
+  if (!usable.ok) return usable;
   const known = lease.nodes.get(node);
   const bytes = [...lease.nodes.keys()].reduce((sum, name) => sum + name.length, node.length);
   if (known === undefined && (lease.nodes.size >= LIMITS.leaseNodesMax || bytes > LIMITS.leaseNodesBytesMax))
@@ -354,7 +369,10 @@ const blocked = (lease: Lease, missing: readonly string[], what: string): Refusa
     detail: { lease: lease.number, missing: missing.slice(0, LIMITS.leaseScopesMax) },
   });
 
-/** Only after every node has certified: a live process can hide files from a walk. */
+/**
+ * Only after every node has certified or was reclaimed: a live process can hide files from a walk. What a reclaimed
+ * node could still do is for its operator to answer for, and for the verify passes after its certificate to find.
+ */
 export const decideBeginNormalise = (
   state: LeaseState,
   facts: RuleFacts,
@@ -364,7 +382,7 @@ export const decideBeginNormalise = (
   if (!found.ok) return found;
   const lease = found.value;
   if (lease.status === 'normalising') return change(lease, [], facts);
-  const missing = uncertifiedNodes(lease);
+  const missing = unaccountedNodes(lease);
   if (missing.length > 0) return blocked(lease, missing, 'a certificate');
   return change(lease, [{ kind: 'normalise', lease: lease.number }], facts);
 };
@@ -466,7 +484,54 @@ const quarantine = (
   return change(lease, [{ kind: 'quarantine', lease: lease.number, quarantine: reason }], facts);
 };
 
-/** Keeps the uid away from everybody until somebody retries. A quarantined lease keeps its first reason. */
+export type ReclaimRequest = { readonly node: NodeName; readonly by: string; readonly reason: string };
+
+const isOneLine = (text: string, charsMax: number): boolean =>
+  text.trim() !== '' &&
+  !/\p{Cc}/u.test(text) &&
+  Array.from(text).length <= charsMax &&
+  isEncodable(text, charsMax * 4);
+
+/**
+ * Records an operator's word that a node of the lease is fenced off. It ends the attempt and lets the release go on
+ * without the node; the uid stays until the node has certified after its return, and no job may use the node until
+ * then. A node that comes back and is lost again can be reclaimed again.
+ */
+export const decideReclaim = (
+  state: LeaseState,
+  facts: RuleFacts,
+  ref: LeaseRef,
+  { node: name, by, reason }: ReclaimRequest,
+): LeaseDecision<LeaseView> => {
+  if (!isOneLine(by, LIMITS.operatorCharsMax))
+    return refuse('usage', `who reclaims is one line of 1 to ${LIMITS.operatorCharsMax} characters`);
+  if (!isOneLine(reason, LIMITS.reasonCharsMax))
+    return refuse('usage', `the reason is one line of 1 to ${LIMITS.reasonCharsMax} characters`);
+  const found = findLease(state, ref);
+  if (!found.ok) return found;
+  const lease = found.value;
+  const node = lease.nodes.get(name);
+  if (node === undefined)
+    return refuse('node-unknown', `${name} is not a node of ${nameLease(lease)}`, {
+      next: commandFor('lease show', lease),
+    });
+  if (node.certificate !== null)
+    return refuse(
+      'lease-state',
+      `${name} has certified for ${nameLease(lease)}: it holds nothing to reclaim`,
+      {
+        next: commandFor('lease release', lease),
+      },
+    );
+  if (node.reclaim !== null && node.binding === null) return change(lease, [], facts);
+  const reclaim = { by, reason, wallMs: facts.now.wallMs };
+  return change(lease, [{ kind: 'reclaim', lease: lease.number, node: name, reclaim }], facts);
+};
+
+/**
+ * Keeps the uid away from everybody until somebody retries. A quarantined lease keeps its first reason, but that its
+ * uid is somebody's is said whatever was said before.
+ */
 export const decideQuarantine = (
   state: LeaseState,
   facts: RuleFacts,
@@ -476,7 +541,10 @@ export const decideQuarantine = (
   const found = findLease(state, ref);
   if (!found.ok) return found;
   const lease = found.value;
-  return lease.status === 'quarantined' ? change(lease, [], facts) : quarantine(lease, facts, request);
+  const isNews = request.code === 'uid-taken' && lease.quarantine?.code !== 'uid-taken';
+  return lease.status === 'quarantined' && !isNews
+    ? change(lease, [], facts)
+    : quarantine(lease, facts, request);
 };
 
 /**

@@ -1,6 +1,7 @@
 /**
  * A state as records of bytes, for the checkpoint of a new epoch. Each record is: format version (one byte, 1),
- * kind (one byte), then entries of that kind until its end. Order: head, used, freed, ended, leases, nodes.
+ * kind (one byte), then entries of that kind until its end. Order: head, used, freed, ended, leases, nodes,
+ * reclaims.
  * Equal states give equal bytes.
  */
 import type { NodeName } from '../base/ids.ts';
@@ -8,6 +9,7 @@ import { LIMITS } from '../base/limits.ts';
 import { ByteReader, ByteWriter, newerBytes } from './codec.ts';
 import type { EndedAttempt } from './ended.ts';
 import {
+  type Reclaim,
   readAttempt,
   readBinding,
   readEpoch,
@@ -16,6 +18,7 @@ import {
   readMount,
   readNode,
   readQuarantine,
+  readReclaim,
   readRoots,
   readSchedulerStart,
   readSubmitter,
@@ -25,6 +28,7 @@ import {
   writeBinding,
   writeMount,
   writeQuarantine,
+  writeReclaim,
   writeRoot,
   writeSubmitter,
   writeTerm,
@@ -44,7 +48,7 @@ import {
 } from './state.ts';
 
 const SNAPSHOT_VERSION = 1;
-const RECORD = { head: 1, used: 2, freed: 3, ended: 4, leases: 5, nodes: 6 } as const;
+const RECORD = { head: 1, used: 2, freed: 3, ended: 4, leases: 5, nodes: 6, reclaims: 7 } as const;
 /** The order is the order of their bytes: append only. The same holds for LEASE_STATUSES. */
 const NODE_ROLES = ['job', 'helper'] as const;
 const SAFE = Number.MAX_SAFE_INTEGER;
@@ -176,8 +180,36 @@ const restoreNodes = (state: LeaseState, from: ByteReader): void => {
     const nonce = from.optional(() => from.hex(LIMITS.nonceBytes));
     const certificate = from.optional(() => from.hex(LIMITS.digestBytes));
     const isUntouched = binding === null && nonce === null && certificate === null;
-    lease.nodes.set(name, isUntouched ? UNTOUCHED_NODE[role] : { role, binding, nonce, certificate });
+    lease.nodes.set(
+      name,
+      isUntouched ? UNTOUCHED_NODE[role] : { role, binding, nonce, certificate, reclaim: null },
+    );
   });
+};
+
+type ReclaimEntry = { readonly lease: Lease; readonly node: NodeName; readonly reclaim: Reclaim };
+
+function* reclaimEntries({ leases, withheld }: LeaseState): Generator<ReclaimEntry> {
+  const holders = withheld.holders();
+  for (const lease of leases.values()) {
+    if (!holders.has(lease.number)) continue;
+    for (const [node, { reclaim }] of lease.nodes) if (reclaim !== null) yield { lease, node, reclaim };
+  }
+}
+
+const writeReclaimed = (to: ByteWriter, { lease, node, reclaim }: ReclaimEntry): void => {
+  writeReclaim(to.whole(lease.number).text(node), reclaim);
+};
+
+const restoreReclaimed = (state: LeaseState, from: ByteReader): void => {
+  const number = readLeaseNumber(from);
+  const name = readNode(from);
+  const nodes = state.leases.get(number)?.nodes;
+  const node = nodes?.get(name);
+  if (nodes === undefined || node === undefined || node.certificate !== null || node.reclaim !== null)
+    throw from.corrupt('a node is reclaimed that cannot be');
+  nodes.set(name, { ...node, reclaim: readReclaim(from) });
+  state.withheld.withhold(name, number);
 };
 
 /** The state as records of at most LIMITS.recordBytesMax bytes. */
@@ -188,6 +220,7 @@ export function* snapshotState(state: LeaseState): Generator<Uint8Array> {
   yield* pack(RECORD.ended, state.ended, writeEnded);
   yield* pack(RECORD.leases, state.leases.values(), writeLease);
   yield* pack(RECORD.nodes, nodesEntries(state.leases.values()), writeNodes);
+  yield* pack(RECORD.reclaims, reclaimEntries(state), writeReclaimed);
 }
 
 const restoreEntry = (state: LeaseState, kind: number, from: ByteReader): void => {
@@ -215,6 +248,9 @@ const restoreEntry = (state: LeaseState, kind: number, from: ByteReader): void =
       return;
     case RECORD.nodes:
       restoreNodes(state, from);
+      return;
+    case RECORD.reclaims:
+      restoreReclaimed(state, from);
       return;
     default:
       throw newerBytes('a part of the checkpoint', SNAPSHOT_VERSION, SNAPSHOT_VERSION, kind);

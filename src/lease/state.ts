@@ -8,8 +8,11 @@
  *                                               v  |
  *                                             quarantined
  *
+ * `reclaim` leads from every state to quarantined.
+ *
  * A lease in any state holds its uid. Only `free` gives it back, and `free` needs a certificate of every node and
- * a finished verify pass of every scope (root or workspace).
+ * a finished verify pass of every scope (root or workspace). `normalise` needs the same certificates but for nodes
+ * that an operator has reclaimed; what was verified before such a node certified counts no more.
  */
 import { assert, XceError } from '../base/errors.ts';
 import type { Attempt, Epoch, JobId, LeaseNumber, NodeName, Uid } from '../base/ids.ts';
@@ -24,10 +27,12 @@ import type {
   LeaseWorkspace,
   MountFacts,
   Quarantine,
+  Reclaim,
   Submitter,
 } from './event.ts';
 import type { Term } from './term.ts';
 import { IdQueue, IdRanges } from './uids.ts';
+import { WithheldNodes } from './withheld.ts';
 
 export const LEASE_STATUSES = ['active', 'draining', 'normalising', 'quarantined'] as const;
 export type LeaseStatus = (typeof LEASE_STATUSES)[number];
@@ -46,6 +51,7 @@ export const TRANSITIONS: Readonly<
     mounts: 'active',
     drain: 'draining',
     quarantine: 'quarantined',
+    reclaim: 'quarantined',
   },
   draining: {
     bind: 'draining',
@@ -54,6 +60,7 @@ export const TRANSITIONS: Readonly<
     certify: 'draining',
     normalise: 'normalising',
     quarantine: 'quarantined',
+    reclaim: 'quarantined',
   },
   normalising: {
     bind: 'normalising',
@@ -63,9 +70,12 @@ export const TRANSITIONS: Readonly<
     normalised: 'normalising',
     free: 'free',
     quarantine: 'quarantined',
+    reclaim: 'quarantined',
   },
   quarantined: {
     drain: 'draining',
+    quarantine: 'quarantined',
+    reclaim: 'quarantined',
   },
 };
 
@@ -78,6 +88,8 @@ export type LeaseNode = {
   readonly nonce: string | null;
   /** SHA-256 of the certificate of cleanliness, hex; null: not certified. */
   readonly certificate: string | null;
+  /** The operator's word that it is fenced off, until it certifies. */
+  readonly reclaim: Reclaim | null;
 };
 
 /** A mount, with the first node that reported it. */
@@ -119,6 +131,7 @@ export type LeaseState = {
   /** Uids that were given back, oldest first. */
   readonly freed: IdQueue;
   readonly ended: EndedAttempts;
+  readonly withheld: WithheldNodes;
 };
 
 export const emptyState = (): LeaseState => ({
@@ -130,6 +143,7 @@ export const emptyState = (): LeaseState => ({
   used: new IdRanges(),
   freed: new IdQueue(),
   ended: new EndedAttempts(),
+  withheld: new WithheldNodes(),
 });
 
 /** Paths that a verify pass must cover before the uid may be free. */
@@ -142,6 +156,12 @@ export const scopesOf = (lease: Pick<Lease, 'roots' | 'workspace'>): readonly st
 export const uncertifiedNodes = (lease: Lease): readonly NodeName[] =>
   [...lease.nodes].filter(([, node]) => node.certificate === null).map(([name]) => name);
 
+/** Nodes that have neither certified nor been reclaimed: with one of them no file changes its owner. */
+export const unaccountedNodes = (lease: Lease): readonly NodeName[] =>
+  [...lease.nodes]
+    .filter(([, node]) => node.certificate === null && node.reclaim === null)
+    .map(([name]) => name);
+
 export const isFinished = (lease: Lease, path: string): boolean =>
   lease.finished.some((scope) => scope.path === path);
 
@@ -151,8 +171,8 @@ export const unfinishedScopes = (lease: Lease): readonly string[] =>
 
 /** Nodes that nothing is known of, most of all there are: shared, since a node's facts are replaced, not changed. */
 export const UNTOUCHED_NODE: Readonly<Record<LeaseNode['role'], LeaseNode>> = {
-  job: { role: 'job', binding: null, nonce: null, certificate: null },
-  helper: { role: 'helper', binding: null, nonce: null, certificate: null },
+  job: { role: 'job', binding: null, nonce: null, certificate: null, reclaim: null },
+  helper: { role: 'helper', binding: null, nonce: null, certificate: null, reclaim: null },
 };
 
 const impossible = (event: LeaseEvent, problem: string): XceError =>
@@ -261,11 +281,13 @@ const applyToLease = (lease: Lease, event: ExistingEvent): boolean => {
       const node = nodeOf(lease, event, event.node);
       if (node.binding === null || node.nonce === null || node.certificate !== null)
         throw impossible(event, `${event.node} was not asked`);
-      lease.nodes.set(event.node, { ...node, certificate: event.digest });
+      lease.nodes.set(event.node, { ...node, certificate: event.digest, reclaim: null });
+      // Until now the node may have written.
+      if (node.reclaim !== null) lease.finished = NONE_FINISHED;
       break;
     }
     case 'normalise': {
-      const [missing] = uncertifiedNodes(lease);
+      const [missing] = unaccountedNodes(lease);
       if (missing !== undefined) throw impossible(event, `${missing} has not certified`);
       break;
     }
@@ -285,6 +307,15 @@ const applyToLease = (lease: Lease, event: ExistingEvent): boolean => {
     case 'quarantine':
       lease.quarantine = event.quarantine;
       break;
+    case 'reclaim': {
+      const { node: name, reclaim } = event;
+      const node = nodeOf(lease, event, name);
+      if (node.certificate !== null) throw impossible(event, `${name} has certified already`);
+      // It may come back with another worker key; that is what the operator answers for.
+      lease.nodes.set(name, { ...UNTOUCHED_NODE[node.role], reclaim });
+      lease.quarantine = { code: 'reclaimed', text: reclaim.reason, node: name, wallMs: reclaim.wallMs };
+      break;
+    }
     default:
       event satisfies never;
   }
@@ -358,6 +389,8 @@ export const applyEvent = (state: LeaseState, event: LeaseEvent): void => {
     throw impossible(event, `epoch ${event.epoch} is over`);
   const lives = applyToLease(lease, event);
   if (event.kind === 'renew') state.epoch = event.epoch;
+  if (event.kind === 'reclaim') state.withheld.withhold(event.node, lease.number);
+  if (event.kind === 'certify') state.withheld.giveBack(event.node, lease.number);
   if (lives) return;
   assert(event.kind === 'free', 'only free ends a lease');
   removeLease(state, lease);

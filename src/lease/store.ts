@@ -29,12 +29,14 @@ import {
   decideFree,
   decideJoin,
   decideQuarantine,
+  decideReclaim,
   decideRecordMounts,
   decideRenew,
   decideRetry,
   type NodeBinding,
   type NodeCertificate,
   type QuarantineRequest,
+  type ReclaimRequest,
   type ScopeResult,
 } from './rules.ts';
 import type { LeaseState, LeaseStatus } from './state.ts';
@@ -105,8 +107,8 @@ export class LeaseStore {
 
   /**
    * Grants a uid that the name service does not know, or returns the lease that this attempt has already.
-   * Throws 'lease-conflict', 'lease-ended', 'lease-expired', 'pool-exhausted', 'submitter', 'name-service',
-   * 'uid-taken'; 'log-busy' when others were faster with every candidate.
+   * Throws 'lease-conflict', 'lease-ended', 'lease-expired', 'node-withheld', 'pool-exhausted', 'submitter',
+   * 'name-service', 'uid-taken'; 'log-busy' when others were faster with every candidate.
    */
   async allocate(request: AllocateRequest): Promise<Committed<Allocated>> {
     const present = new Set<Uid>();
@@ -148,7 +150,7 @@ export class LeaseStore {
 
   /**
    * Records the workers that a launch talks to; the view and the position's epoch are what tickets are made of.
-   * Throws 'worker-key', 'node-unknown', 'lease-expired', 'lease-state'.
+   * Throws 'worker-key', 'node-unknown', 'node-withheld', 'lease-expired', 'lease-state'.
    */
   bind(ref: LeaseRef, bindings: readonly NodeBinding[]): Promise<Committed<LeaseView>> {
     return this.#commit((state, facts) => decideBind(state, facts, ref, bindings));
@@ -249,6 +251,11 @@ export class LeaseStore {
   /** Keeps the uid from everybody until a retry. */
   quarantine(ref: LeaseRef, request: QuarantineRequest): Promise<Committed<LeaseView>> {
     return this.#commit((state, facts) => decideQuarantine(state, facts, ref, request));
+  }
+
+  /** Records that a node is fenced off. Throws 'usage', 'node-unknown', 'lease-state' for a node that certified. */
+  reclaim(ref: LeaseRef, request: ReclaimRequest): Promise<Committed<LeaseView>> {
+    return this.#commit((state, facts) => decideReclaim(state, facts, ref, request));
   }
 
   /** Quarantines a lease whose time is over. Throws 'clock-skew' where this host's clock cannot prove it. */

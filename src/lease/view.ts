@@ -1,5 +1,5 @@
 import type { Attempt, Epoch, JobId, LeaseNumber, NodeName, Uid } from '../base/ids.ts';
-import type { LeaseRoot, LeaseWorkspace, MountFacts, Quarantine, Submitter } from './event.ts';
+import type { LeaseRoot, LeaseWorkspace, MountFacts, Quarantine, Reclaim, Submitter } from './event.ts';
 import type { FinishedScope, Lease, LeaseNode, LeaseStatus } from './state.ts';
 import { type Expiry, judgeExpiry, type Now, remainingMs } from './term.ts';
 
@@ -9,6 +9,8 @@ export type LeaseNodeView = {
   readonly workerKey: string | null;
   readonly bootId: string | null;
   readonly certified: boolean;
+  /** Who attested that it is fenced off, when and why; until it certifies. */
+  readonly reclaim: Reclaim | null;
 };
 
 /** One lease as callers see it: plain data that can go into JSON as it is. */
@@ -56,6 +58,7 @@ export const viewLease = (lease: Lease, now: Now): LeaseView => ({
     workerKey: facts.binding?.workerKey ?? null,
     bootId: facts.binding?.bootId ?? null,
     certified: facts.certificate !== null,
+    reclaim: facts.reclaim,
   })),
   roots: lease.roots,
   workspace: lease.workspace,

@@ -86,6 +86,15 @@ const fields: { [Kind in EventKind]: fc.Arbitrary<Omit<Extract<LeaseEvent, { kin
       wallMs: whole(),
     }),
   }),
+  reclaim: fc.record({
+    lease,
+    node,
+    reclaim: fc.record({
+      by: text(LIMITS.operatorCharsMax),
+      reason: text(LIMITS.reasonCharsMax),
+      wallMs: whole(),
+    }),
+  }),
   forget: fc.record({ count: whole(1) }),
 };
 
@@ -134,7 +143,7 @@ describe('the codec of events', () => {
     const bytes = fc.oneof(
       fc.uint8Array({ maxLength: 300 }),
       fc
-        .tuple(fc.integer({ min: 1, max: 13 }), fc.uint8Array({ maxLength: 200 }))
+        .tuple(fc.integer({ min: 1, max: 14 }), fc.uint8Array({ maxLength: 200 }))
         .map(([kind, rest]) => Buffer.concat([Buffer.of(1, kind), rest])),
     );
     fc.assert(

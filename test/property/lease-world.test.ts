@@ -12,6 +12,7 @@ import type { NodeName, Uid } from '../../src/base/ids.ts';
 import { decideAllocate } from '../../src/lease/allocate.ts';
 import { openCertificate, signCertificate } from '../../src/lease/certificate.ts';
 import type { LeaseDecision, RuleFacts } from '../../src/lease/decision.ts';
+import type { LeaseEvent } from '../../src/lease/event.ts';
 import { leaseMachine } from '../../src/lease/machine.ts';
 import { listCandidates } from '../../src/lease/pool.ts';
 import {
@@ -24,6 +25,7 @@ import {
   decideFree,
   decideJoin,
   decideQuarantine,
+  decideReclaim,
   decideRenew,
   decideRetry,
 } from '../../src/lease/rules.ts';
@@ -36,23 +38,20 @@ import { attempt, bytesOf, epoch, IDENTITY, job, nodes, request, T0 } from '../u
 const SEED = 20_260_731;
 const POOL = { first: 70_000, last: 70_001 };
 const NODES = nodes('n1', 'n2', 'n3');
-const KEYS = new Map(
-  NODES.map((name) => {
-    const { privateKey } = generateKeyPairSync('ed25519');
-    return [name, { privateKey, hex: hexOfPublicKey(privateKey) }] as const;
-  }),
-);
-const keyOf = (name: NodeName) => {
-  const key = KEYS.get(name);
-  assert(key !== undefined, 'every node has a key');
-  return key;
-};
+/** Keys that a worker may have: another one after its node was installed anew. */
+const KEYS = NODES.flatMap(() => [0, 1]).map(() => {
+  const { privateKey } = generateKeyPairSync('ed25519');
+  return { privateKey, hex: hexOfPublicKey(privateKey) };
+});
 
 type Ticket = { readonly claims: TicketClaims; readonly boot: number; readonly issuedMs: number };
 
 /** A node: what its worker remembers on disk, and what is left of each uid. */
 class TestNode {
   boot = 1;
+  installed = 0;
+  /** Gives no answer to the next request; what runs there is another matter. */
+  isDown = false;
   readonly seen = new Map<Uid, SeenUid>();
   /** Uids with a living process. */
   readonly alive = new Set<Uid>();
@@ -65,6 +64,12 @@ class TestNode {
 
   get bootId(): string {
     return `${this.name}-boot-${this.boot}`;
+  }
+
+  get key() {
+    const key = KEYS[NODES.indexOf(this.name) + NODES.length * (this.installed % 2)];
+    assert(key !== undefined, 'every node has a key');
+    return key;
   }
 }
 
@@ -90,13 +95,19 @@ class World {
   readonly log: Uint8Array[] = [];
   readonly nodes = NODES.map((name) => new TestNode(name));
   readonly controllers = ['c1', 'c2', 'c3'].map((name) => new Controller(name));
-  readonly certificates: { node: NodeName; text: string }[] = [];
+  readonly certificates: { node: NodeName; text: string; hex: string }[] = [];
+  /** Which lease waits for which node, as the operators' book has it. */
+  readonly reclaimed = new Set<string>();
+  /** Paths of each lease that were walked since everything before could still write there. */
+  readonly verified = new Map<number, Set<string>>();
   /** Files of a uid on shared storage, by path of the scope. */
   readonly files = new Map<Uid, Set<string>>();
   timeMs = 0;
   newestEpoch = 1;
   reissued = 0;
   freed = 0;
+  returned = 0;
+  refusedNodes = 0;
 
   facts(controller: Controller): RuleFacts {
     return {
@@ -121,6 +132,37 @@ class World {
     expect([...(this.files.get(uid) ?? [])]).toEqual([]);
   }
 
+  /** A node that was reclaimed from any lease and has not certified since serves no job. */
+  #checkUsable(names: readonly NodeName[]): void {
+    for (const entry of this.reclaimed) expect(names).not.toContain(entry.split(' ')[0]);
+  }
+
+  /** What the operators know of an event before it is applied. */
+  #keepBook(event: LeaseEvent): void {
+    if (event.kind === 'allocate') {
+      this.#checkGrant(event.uid);
+      this.#checkUsable(event.nodes);
+    }
+    if (event.kind === 'bind' && this.state.leases.get(event.lease)?.status === 'active')
+      this.#checkUsable([event.node]);
+    if (event.kind === 'reclaim') this.reclaimed.add(`${event.node} ${event.lease}`);
+    if (event.kind === 'certify' && this.reclaimed.delete(`${event.node} ${event.lease}`)) {
+      this.returned += 1;
+      this.verified.delete(event.lease);
+    }
+    if (event.kind === 'normalised')
+      this.verified.set(event.lease, new Set([...(this.verified.get(event.lease) ?? []), event.path]));
+    if (event.kind === 'free') {
+      this.freed += 1;
+      const lease = this.state.leases.get(event.lease);
+      assert(lease !== undefined, 'what is freed was leased');
+      expect(scopesOf(lease).filter((path) => this.verified.get(event.lease)?.has(path) !== true)).toEqual(
+        [],
+      );
+      for (const entry of this.reclaimed) expect(entry.split(' ')[1]).not.toBe(String(event.lease));
+    }
+  }
+
   commit<Result>(
     controller: Controller,
     fate: Fate,
@@ -128,10 +170,13 @@ class World {
   ): Result | undefined {
     if (controller.epoch !== this.newestEpoch) return undefined;
     const verdict = rule(this.state, this.facts(controller));
+    if (!verdict.ok && verdict.code === 'node-withheld') {
+      this.refusedNodes += 1;
+      expect(this.reclaimed.size).toBeGreaterThan(0);
+    }
     if (!verdict.ok || fate === 'lost') return undefined;
     for (const event of verdict.value.events) {
-      if (event.kind === 'allocate') this.#checkGrant(event.uid);
-      if (event.kind === 'free') this.freed += 1;
+      this.#keepBook(event);
       const bytes = leaseMachine.encode(event);
       this.log.push(bytes);
       leaseMachine.apply(this.state, leaseMachine.decode(bytes));
@@ -148,7 +193,7 @@ class World {
   bindings() {
     return this.nodes.map((node) => ({
       node: node.name,
-      workerKey: keyOf(node.name).hex,
+      workerKey: node.key.hex,
       bootId: node.bootId,
     }));
   }
@@ -196,7 +241,7 @@ class World {
       nonce,
       wallMs: T0,
     };
-    return signCertificate(claims, keyOf(name).privateKey);
+    return signCertificate(claims, node.key.privateKey);
   }
 }
 
@@ -236,9 +281,11 @@ const drain: Act = (world, by, lease, { fate, which }) => {
   );
   for (const [index, { node, nonce }] of (begun?.nonces ?? []).entries()) {
     // Now and then a node does not answer, or a process survives.
-    if ((which + index) % 8 === 0) continue;
+    const { isDown } = world.node(node);
+    world.node(node).isDown = false;
+    if (isDown || (which + index) % 8 === 0) continue;
     const text = world.drainNode(lease, node, nonce, by, (which + index) % 7 === 0);
-    if (text !== undefined) world.certificates.push({ node, text });
+    if (text !== undefined) world.certificates.push({ node, text, hex: world.node(node).key.hex });
   }
 };
 
@@ -247,10 +294,10 @@ const offerCertificates: Act = (world, by, lease, { fate, luck, which }) => {
   if (lease === undefined) return;
   const old = pick(world.certificates, which);
   const name = pick(NODES, which + 1);
-  const wrong = luck || old === undefined || name === undefined ? [] : [{ node: name, text: old.text }, old];
+  const wrong = luck || old === undefined || name === undefined ? [] : [{ ...old, node: name }, old];
   const oldOnes = luck ? [] : world.certificates.slice(-9, -3);
-  const offered = [...wrong, ...oldOnes, ...world.certificates.slice(-3)].flatMap(({ node, text }) => {
-    const opened = openCertificate(text, keyOf(node).hex);
+  const offered = [...wrong, ...oldOnes, ...world.certificates.slice(-3)].flatMap(({ node, text, hex }) => {
+    const opened = openCertificate(text, hex);
     return opened.ok ? [{ node, certificate: opened.value }] : [];
   });
   world.commit(by, fate, (state, facts) =>
@@ -316,6 +363,27 @@ const start: Act = (world, by, _, { which, luck }) => {
 
 const write: Act = (world, _, lease) => {
   if (lease !== undefined) world.write(lease);
+};
+
+/**
+ * An operator says that a node is fenced off. The unlucky are wrong: its processes live and write on. What comes back
+ * after a true word may have been installed anew, and then remembers nothing.
+ */
+const reclaim: Act = (world, by, lease, { fate, luck, which }) => {
+  const name = pick([...(lease?.nodes.keys() ?? [])], which);
+  if (lease === undefined || name === undefined) return;
+  const node = world.node(name);
+  node.isDown = true;
+  if (luck) {
+    node.boot += 1;
+    node.alive.clear();
+  }
+  if (luck && which % 3 === 0) {
+    node.installed += 1;
+    node.seen.clear();
+  }
+  const word = { node: name, by: 'root', reason: 'power supply' };
+  world.commit(by, fate, (state, facts) => decideReclaim(state, facts, { lease: lease.number }, word));
 };
 
 const inOrder =
@@ -387,6 +455,11 @@ const ACTS: readonly { readonly weight: number; readonly act: Act }[] = [
       by.epoch = world.newestEpoch;
     },
   },
+  { weight: 2, act: reclaim },
+  {
+    weight: 2,
+    act: inOrder(reclaim, drain, offerCertificates, normalise, write, drain, offerCertificates, free),
+  },
   // A controller reboots: tickets in hand are gone. A node reboots: processes are gone, its memory is not.
   {
     weight: 1,
@@ -451,11 +524,15 @@ describe('leases in a world where anything may fail', () => {
   test('nobody gets a uid of which anything is left, and the log always says the same', () => {
     let reissued = 0;
     let freed = 0;
+    let returned = 0;
+    let refusedNodes = 0;
     fc.assert(
       fc.property(fc.array(step, { minLength: 30, maxLength: 80, size: 'max' }), (steps) => {
         const world = run(steps);
         reissued += world.reissued;
         freed += world.freed;
+        returned += world.returned;
+        refusedNodes += world.refusedNodes;
         expect(bytesOf(replay(world.log)).equals(bytesOf(world.state))).toBe(true);
         expect(bytesOf(restore(world.state)).equals(bytesOf(world.state))).toBe(true);
       }),
@@ -464,5 +541,7 @@ describe('leases in a world where anything may fail', () => {
     // The property says little unless uids really go round.
     expect(freed).toBeGreaterThan(20);
     expect(reissued).toBeGreaterThan(5);
+    expect(returned).toBeGreaterThan(5);
+    expect(refusedNodes).toBeGreaterThan(5);
   }, 60_000);
 });

@@ -9,16 +9,17 @@ import {
   type LeaseStatus,
   previewLease,
   TRANSITIONS,
+  UNTOUCHED_NODE,
 } from '../../../src/lease/state.ts';
 import { at, bytesOf, codeOf, epoch, job, leaseNumber, node, request, Scene, T0, uid } from './scene.ts';
 
 /** The table as a person reads it: `-` is refused. The code has its own. */
 const TABLE = `
-            renew  bind   join   mounts drain    ask    certify normalise normalised free quarantine
-active      active active active active draining -      -       -         -          -    quarantined
-draining    -      same   same   -      -        same   same    normalising -        -    quarantined
-normalising -      same   same   -      -        same   same    -         same       free quarantined
-quarantined -      -      -      -      draining -      -       -         -          -    -
+            renew  bind   join   mounts drain    ask    certify normalise normalised free quarantine  reclaim
+active      active active active active draining -      -       -         -          -    quarantined quarantined
+draining    -      same   same   -      -        same   same    normalising -        -    quarantined quarantined
+normalising -      same   same   -      -        same   same    -         same       free quarantined quarantined
+quarantined -      -      -      -      draining -      -       -         -          -    same        same
 `;
 const [kindsRow = '', ...rows] = TABLE.trim().split('\n');
 const kinds = kindsRow.trim().split(/\s+/) as LeaseEventKind[];
@@ -58,6 +59,12 @@ const EVENTS: { [Kind in LeaseEventKind]: EventOf<Kind> } = {
     lease: number,
     quarantine: { code: 'operator', text: 'why', node: null, wallMs: T0 },
   },
+  reclaim: {
+    kind: 'reclaim',
+    lease: number,
+    node: n1,
+    reclaim: { by: 'root', reason: 'power supply', wallMs: T0 },
+  },
 };
 
 /** A lease for which every event of the kind holds, as far as the status allows. */
@@ -70,6 +77,7 @@ const makeLease = (status: LeaseStatus, kind: LeaseEventKind): { scene: Scene; l
     binding: { workerKey: hex('a', 32), bootId },
     nonce: hex('0', 16),
     certificate: isProven ? hex('d', 32) : null,
+    reclaim: null,
   });
   if (isProven) lease.finished = [{ path: '/scratch/xce', walked: 1, changed: 1 }];
   lease.status = status;
@@ -130,13 +138,18 @@ describe('an event that does not add up is corruption', () => {
     ],
     [
       'a certificate without a nonce',
-      () =>
-        refusedIn('draining', 'certify', EVENTS.certify, (l) =>
-          l.nodes.set(n1, { role: 'job', binding: null, nonce: null, certificate: null }),
-        ),
+      () => refusedIn('draining', 'certify', EVENTS.certify, (l) => l.nodes.set(n1, UNTOUCHED_NODE.job)),
     ],
     ['a second certificate', () => refusedIn('draining', 'free', EVENTS.certify)],
     ['a nonce for a node that has certified', () => refusedIn('draining', 'free', EVENTS.ask)],
+    ['a reclaim of a node that has certified', () => refusedIn('normalising', 'free', EVENTS.reclaim)],
+    [
+      'free without a certificate of a reclaimed node',
+      () =>
+        refusedIn('normalising', 'free', EVENTS.free, (l) => {
+          l.nodes.set(n1, { ...UNTOUCHED_NODE.job, reclaim: EVENTS.reclaim.reclaim });
+        }),
+    ],
     ['a node that joins twice', () => refusedIn('active', 'join', { ...EVENTS.join, node: n1 })],
     [
       'another worker key',
