@@ -1,6 +1,10 @@
 /** What a benchmark says: one row per number, always beside a peer that was measured in the same run. */
 
-export type Goal = { readonly ratioAtMost: number } | { readonly ratioAtLeast: number };
+export type Goal =
+  | { readonly ratioAtMost: number }
+  | { readonly ratioAtLeast: number }
+  /** In the unit of the row, whatever the peer takes. */
+  | { readonly valueAtMost: number };
 
 export type Row = {
   readonly name: string;
@@ -34,6 +38,11 @@ const rangeOf = (values: readonly number[]): readonly [number, number] => [
   round3(Math.max(...values)),
 ];
 
+const isMet = (goal: Goal, value: number, ratio: number): boolean => {
+  if ('ratioAtMost' in goal) return ratio <= goal.ratioAtMost;
+  return 'ratioAtLeast' in goal ? ratio >= goal.ratioAtLeast : value <= goal.valueAtMost;
+};
+
 export const makeRow = (facts: {
   readonly name: string;
   readonly unit: string;
@@ -46,8 +55,7 @@ export const makeRow = (facts: {
   const value = median(facts.values);
   const peerValue = median(facts.peerValues);
   const ratio = value / peerValue;
-  const met =
-    goal === null ? null : 'ratioAtMost' in goal ? ratio <= goal.ratioAtMost : ratio >= goal.ratioAtLeast;
+  const met = goal === null ? null : isMet(goal, value, ratio);
   return {
     name,
     unit,
@@ -65,7 +73,8 @@ export const makeRow = (facts: {
 
 const showGoal = (goal: Goal | null): string => {
   if (goal === null) return '-';
-  return 'ratioAtMost' in goal ? `<= ${goal.ratioAtMost}` : `>= ${goal.ratioAtLeast}`;
+  if ('ratioAtMost' in goal) return `<= ${goal.ratioAtMost}`;
+  return 'ratioAtLeast' in goal ? `>= ${goal.ratioAtLeast}` : `value <= ${goal.valueAtMost}`;
 };
 
 const HEADINGS = [

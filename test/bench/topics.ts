@@ -1,4 +1,5 @@
 /** What `npm run bench` can measure. A topic is one function that returns its rows. */
+import { benchLease } from './lease.ts';
 import type { Row } from './rows.ts';
 import { benchStartup } from './startup.ts';
 
@@ -8,5 +9,6 @@ export type Topic = {
 };
 
 export const TOPICS: Readonly<Record<string, Topic>> = {
+  lease: { about: 'the lease log, beside node -e 0, an etcd and JSON lines', run: benchLease },
   startup: { about: 'what a command costs before it does anything, beside node -e 0', run: benchStartup },
 };
