@@ -4,7 +4,7 @@ import type { LogFiles } from '../os/log-files.ts';
 import { readFrames } from './decoder.ts';
 import { EpochDirectory, type EpochDirectoryOptions } from './epoch-directory.ts';
 import { onStorage } from './failure.ts';
-import type { Machine } from './machine.ts';
+import { type Machine, viewOf } from './machine.ts';
 import { FILE_START } from './record.ts';
 import { type Mark, Replay } from './replay.ts';
 import type { StoragePort } from './storage.ts';
@@ -69,7 +69,7 @@ export const checkLog = async <State, Event>(
     if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
     try {
       const { bytes } = await onStorage('look at', path, () => file.facts());
-      const replay = new Replay(machine, { path, epoch, identity: directory.identity });
+      const replay = new Replay(viewOf(machine), { path, epoch, identity: directory.identity });
       await onStorage('read', path, () => replay.advance(file));
       const { header, complete, position, tornBytes } = replay;
       const isComplete = complete !== undefined;

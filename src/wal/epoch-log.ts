@@ -11,7 +11,7 @@ import { EpochTaker, type Taken } from './epoch-taker.ts';
 import { appendAll, onStorage, reasonOf, storageFailure } from './failure.ts';
 import { type HeldToken, HostTokens, pollLock } from './host-tokens.ts';
 import type { CommitContext, Committed, Decision, LeaseLog, LogNotice, LogPosition, LogView } from './log.ts';
-import type { Machine } from './machine.ts';
+import { type Machine, type View, viewOf } from './machine.ts';
 import { HostMemory, type Seen } from './memory.ts';
 import { EVENTS_HEADER_BYTES, type LogHeader, PAYLOAD_BYTES_MAX, TYPE } from './record.ts';
 import { type Mark, type Replay, readHeader } from './replay.ts';
@@ -90,16 +90,12 @@ const ENTER_ATTEMPTS_MAX = 16;
 const COMMITS_PER_RECORD_MAX = 4096;
 const UNCHANGED = 'nothing was written to the lease log';
 
-const positionOf = ({
-  header,
-  replay,
-}: {
-  readonly header: LogHeader;
-  readonly replay: { readonly last: Mark };
-}): LogPosition => {
-  const { epoch, token, host } = header;
-  return { epoch, token, host, sequence: replay.last.sequence };
-};
+const positionOf = ({ epoch, token, host }: LogHeader, { sequence }: Mark): LogPosition => ({
+  epoch,
+  token,
+  host,
+  sequence,
+});
 
 /** Why a record that was written is not acknowledged in its own epoch. */
 const doubt = (message: string): XceError => new XceError('log-io', message);
@@ -125,32 +121,33 @@ const doubt = (message: string): XceError => new XceError('log-io', message);
 export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   readonly #ports: EpochLogPorts;
   readonly #options: EpochLogOptions;
-  readonly #machine: Machine<State, Event>;
+  readonly #view: View<State, Event>;
   readonly #directory: EpochDirectory;
   readonly #tokens: HostTokens;
   readonly #memory: HostMemory;
   readonly #reader: EpochReader<State, Event>;
-  readonly #taker: EpochTaker<State, Event>;
+  readonly #taker: Pick<EpochTaker<unknown, Event>, 'take' | 'createFirst'>;
   #open: OpenLog<State, Event> | undefined;
   #turn: Promise<unknown> = Promise.resolve();
   #waiting: Waiting<State, Event>[] = [];
   #isClosed = false;
 
-  constructor(ports: EpochLogPorts, options: EpochLogOptions, machine: Machine<State, Event>) {
+  /** With a view, `commit` and `read` show its state; epochs are taken with the whole machine in any case. */
+  constructor(
+    ports: EpochLogPorts,
+    options: EpochLogOptions,
+    machine: Machine<State, Event> | View<State, Event>,
+  ) {
     this.#ports = ports;
     this.#options = options;
-    this.#machine = machine;
+    this.#view = 'withMachine' in machine ? machine : viewOf(machine);
     this.#directory = new EpochDirectory(ports.files, options, ports.storage);
     this.#tokens = new HostTokens(ports, options.runDirectory);
     const { identity } = this.#directory;
     this.#memory = new HostMemory(ports.files, options.memoryPath, identity, ports.processId);
-    this.#reader = new EpochReader(this.#directory, machine, (milliseconds) => ports.wait(milliseconds));
-    this.#taker = new EpochTaker(ports, options, machine, {
-      directory: this.#directory,
-      tokens: this.#tokens,
-      memory: this.#memory,
-      reader: this.#reader,
-    });
+    const parts = { directory: this.#directory, tokens: this.#tokens, memory: this.#memory };
+    this.#reader = new EpochReader(parts.directory, this.#view, ports.wait);
+    this.#taker = this.#view.withMachine((whole) => new EpochTaker(ports, options, whole, parts));
   }
 
   init(): Promise<LogPosition> {
@@ -428,9 +425,10 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   #decide(held: Held<State, Event>, waiting: readonly Waiting<State, Event>[]): Round<State, Event> {
     const { replay } = held.log;
     const { state } = replay;
-    const machine = this.#machine;
+    const view = this.#view;
+    const encode = (event: Event): Uint8Array => view.withMachine((machine) => machine.encode(event));
     const context: CommitContext = {
-      ...positionOf(held.log),
+      ...positionOf(held.log.header, replay.last),
       wallMs: this.#ports.clock.wallMs(),
       skewMs: held.skewMs,
     };
@@ -440,7 +438,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     for (const [index, one] of waiting.entries()) {
       let encoded: readonly Uint8Array[];
       try {
-        encoded = one.decide(state, context).map((event) => machine.encode(event));
+        encoded = one.decide(state, context).map(encode);
       } catch (error) {
         settled.push({ waiting: one, refusal: { error } });
         continue;
@@ -459,7 +457,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       }
       try {
         // What is applied is what a later replay will decode.
-        for (const event of encoded) machine.apply(state, machine.decode(event));
+        for (const event of encoded) view.replay(state, event);
       } catch (error) {
         // The others begin again, with a new state.
         this.#waiting.unshift(...waiting.filter((other) => other !== one));
@@ -476,7 +474,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   async #answer({ log }: Held<State, Event>): Promise<LogPosition> {
     if (await this.#directory.hasSuccessor(log.epoch)) throw await this.#fencedBySuccessor(log.epoch);
     await onStorage('unlock', log.path, async () => this.#unlock(log));
-    return positionOf(log);
+    return positionOf(log.header, log.replay.last);
   }
 
   async #fencedBySuccessor(epoch: number): Promise<XceError> {
@@ -504,7 +502,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     log.replay.follow(frame.next, wallMs);
     await this.#remember(log, notices);
     await this.#markIdle(token, notices);
-    return positionOf(log);
+    return positionOf(log.header, log.replay.last);
   }
 
   async #append({ file }: OpenLog<State, Event>, { bytes, next }: EncodedFrame): Promise<void> {
@@ -538,7 +536,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     if (cause instanceof XceError && cause.code === 'log-fenced') {
       throw unknown(`epoch ${log.epoch + 1} was taken while a record was written to ${log.path}`, cause);
     }
-    let taken: Taken<State, Event> | undefined;
+    let taken: Taken | undefined;
     try {
       taken = await this.#take(log.epoch + 1, notices);
     } catch (error) {
@@ -552,7 +550,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     notices.push({ kind: 'epoch-taken', epoch: taken.header.epoch, reason });
     const { epoch, sequence, chain } = taken.base;
     if (epoch === log.epoch && sequence === frame.next.sequence - 1 && chain === frame.next.chain) {
-      return positionOf(taken);
+      return positionOf(taken.header, taken.last);
     }
     throw new XceError('log-io', `a record could not be written to ${log.path}: ${reason}`, {
       at: log.path,
@@ -587,26 +585,11 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     }
   }
 
-  /** Takes an epoch and opens it. Undefined when another was faster; else its token is held. */
-  async #take(epoch: number, notices: LogNotice[]): Promise<Taken<State, Event> | undefined> {
+  /** Takes an epoch. Undefined when another was faster; else its token is held. */
+  async #take(epoch: number, notices: LogNotice[]): Promise<Taken | undefined> {
     // One descriptor of a log per process: the one of the epoch below goes first.
     await this.#drop();
-    const taken = await this.#taker.take(epoch, notices);
-    if (taken === undefined) return undefined;
-    const { file, identity, header, replay } = taken;
-    const path = this.#directory.pathOf(epoch);
-    this.#open = {
-      epoch,
-      path,
-      file,
-      identity,
-      header,
-      replay,
-      seen: undefined,
-      isChecked: true,
-      isLocked: false,
-    };
-    return taken;
+    return await this.#taker.take(epoch, notices);
   }
 
   async #takeForCaller(epoch: number, notices: LogNotice[]): Promise<LogPosition> {
@@ -616,7 +599,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       throw this.#fenced(newest, await this.#directory.headerOf(newest));
     }
     await this.#tokens.release(taken.token);
-    return positionOf(taken);
+    return positionOf(taken.header, taken.last);
   }
 
   // -- reading --------------------------------------------------------------------------------------------------
@@ -656,6 +639,6 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     const newestHeader = newest === replay.epoch ? header : await this.#directory.headerOf(newest);
     const token = await this.#tokens.read(newest);
     const owned = newestHeader !== undefined && token === newestHeader.token;
-    return { ...positionOf({ header, replay }), state, owned, tornBytes };
+    return { ...positionOf(header, replay.last), state, owned, tornBytes };
   }
 }

@@ -2,7 +2,7 @@
 import { assert, XceError } from '../base/errors.ts';
 import type { EpochDirectory } from './epoch-directory.ts';
 import { onStorage } from './failure.ts';
-import type { Machine } from './machine.ts';
+import type { View } from './machine.ts';
 import { findRollback, type Seen } from './memory.ts';
 import { Replay } from './replay.ts';
 
@@ -11,16 +11,16 @@ const READ_WAITS_MS = [20, 200];
 
 export class EpochReader<State, Event> {
   readonly #directory: EpochDirectory;
-  readonly #machine: Machine<State, Event>;
+  readonly #view: View<State, Event>;
   readonly #wait: (milliseconds: number) => Promise<void>;
 
   constructor(
     directory: EpochDirectory,
-    machine: Machine<State, Event>,
+    view: View<State, Event>,
     wait: (milliseconds: number) => Promise<void>,
   ) {
     this.#directory = directory;
-    this.#machine = machine;
+    this.#view = view;
     this.#wait = wait;
   }
 
@@ -28,7 +28,7 @@ export class EpochReader<State, Event> {
   newReplay(epoch: number, seen: Seen | undefined): Replay<State, Event> {
     const { identity } = this.#directory;
     const file = { path: this.#directory.pathOf(epoch), epoch, identity };
-    return new Replay(this.#machine, file, seen?.epoch === epoch ? seen : undefined);
+    return new Replay(this.#view, file, seen?.epoch === epoch ? seen : undefined);
   }
 
   /** Replays downwards from `from` to the first complete epoch, each file opened anew and fsynced. */

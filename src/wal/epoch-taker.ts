@@ -4,11 +4,11 @@ import type { Clock } from '../os/clock.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 import { type EncodedFrame, encodeBase, encodeFrame, encodeHeader } from './encoder.ts';
 import type { EpochDirectory } from './epoch-directory.ts';
-import type { EpochReader } from './epoch-reader.ts';
+import { EpochReader } from './epoch-reader.ts';
 import { appendAll, linkFailure, onStorage, reasonOf, unlinkIfThere } from './failure.ts';
 import type { HeldToken, HostTokens } from './host-tokens.ts';
 import type { LogNotice, LogPosition } from './log.ts';
-import type { Machine } from './machine.ts';
+import { type Machine, viewOf } from './machine.ts';
 import type { HostMemory, Seen } from './memory.ts';
 import { isSignOfLog, parseEpochName, preparedPath } from './names.ts';
 import { FILE_START, type LogHeader, TOKEN_BYTES, TYPE } from './record.ts';
@@ -20,15 +20,14 @@ export type EpochTakerPorts = {
   readonly clock: Clock;
   readonly storage: StoragePort;
   randomBytes(count: number): Uint8Array;
+  wait(milliseconds: number): Promise<void>;
 };
 
-/** An epoch just taken: its file is open, its token held, and the log itself not locked. */
-export type Taken<State, Event> = {
+/** An epoch just taken: its token is held, and the log itself not open. */
+export type Taken = {
   readonly token: HeldToken;
-  readonly file: LogFile;
-  readonly identity: string;
   readonly header: LogHeader;
-  readonly replay: Replay<State, Event>;
+  readonly last: Mark;
   /** The last record that its checkpoint covers. */
   readonly base: Mark & { readonly epoch: number };
 };
@@ -58,7 +57,6 @@ export class EpochTaker<State, Event> {
       readonly directory: EpochDirectory;
       readonly tokens: HostTokens;
       readonly memory: HostMemory;
-      readonly reader: EpochReader<State, Event>;
     },
   ) {
     this.#ports = ports;
@@ -68,11 +66,11 @@ export class EpochTaker<State, Event> {
     this.#directory = parts.directory;
     this.#tokens = parts.tokens;
     this.#memory = parts.memory;
-    this.#reader = parts.reader;
+    this.#reader = new EpochReader(parts.directory, viewOf(machine), ports.wait);
   }
 
   /** Undefined when another was faster with the epoch, or has taken the one after it. */
-  async take(epoch: number, notices: LogNotice[]): Promise<Taken<State, Event> | undefined> {
+  async take(epoch: number, notices: LogNotice[]): Promise<Taken | undefined> {
     const storage = await this.#directory.inspect();
     const seen = await this.#memory.load();
     // After the memory, so that what another process of this host has seen meanwhile is no contradiction.
@@ -80,7 +78,7 @@ export class EpochTaker<State, Event> {
     await this.#replayBase(epoch - 1, seen);
     await this.#directory.removePrepared(epoch - 1);
     const held = await this.#tokens.lock(epoch, this.#deadlineMs());
-    let taken: Taken<State, Event> | undefined;
+    let taken: Taken | undefined;
     try {
       // The token file of an epoch that is there is somebody's proof.
       if ((await this.#directory.newest()) !== epoch - 1) return undefined;
@@ -90,11 +88,7 @@ export class EpochTaker<State, Event> {
       await this.#link(header, [first]);
       const file = await this.#openOwn(header);
       if (file === undefined) return undefined;
-      try {
-        taken = await this.#fill(held, file, header, first, seen, notices);
-      } finally {
-        if (taken === undefined) await file.close();
-      }
+      taken = await this.#fill(held, file, header, first, seen, notices);
       return taken;
     } finally {
       if (taken === undefined) await this.#tokens.release(held);
@@ -213,7 +207,7 @@ export class EpochTaker<State, Event> {
     return isOwn ? file : undefined;
   }
 
-  /** Steps 6 to 8. */
+  /** Steps 6 to 8. Closes the file. */
   async #fill(
     token: HeldToken,
     file: LogFile,
@@ -221,35 +215,40 @@ export class EpochTaker<State, Event> {
     first: EncodedFrame,
     seen: Seen | undefined,
     notices: LogNotice[],
-  ): Promise<Taken<State, Event> | undefined> {
+  ): Promise<Taken | undefined> {
     const { epoch } = header;
     const path = this.#directory.pathOf(epoch);
-    const below = await this.#replayBase(epoch - 1, seen);
-    const base = { epoch: below.epoch, ...below.last };
-    if (below.tornBytes > 0) {
-      const { offset } = below.position;
-      notices.push({ kind: 'torn-tail', path: below.path, offset, bytes: below.tornBytes });
+    let last: Mark;
+    let base: Taken['base'];
+    try {
+      const below = await this.#replayBase(epoch - 1, seen);
+      base = { epoch: below.epoch, ...below.last };
+      if (below.tornBytes > 0) {
+        const { offset } = below.position;
+        notices.push({ kind: 'torn-tail', path: below.path, offset, bytes: below.tornBytes });
+      }
+      last = await onStorage('write', path, () => this.#writeBase(file, epoch, first, below));
+    } finally {
+      await onStorage('close', path, () => file.close());
     }
-    const replay = await onStorage('write', path, () => this.#writeBase(file, epoch, first, below));
-    const { identity } = await onStorage('look at', path, () => file.facts());
     if (await this.#directory.hasSuccessor(epoch)) return undefined;
     await this.#tokens.mark(token, false);
     try {
-      await this.#memory.remember({ epoch, token: header.token, ...replay.last });
+      await this.#memory.remember({ epoch, token: header.token, ...last });
     } catch (error) {
       // The epoch is taken already; that this host could not write it down takes nothing from it.
       notices.push({ kind: 'not-remembered', path: this.#memory.path, reason: reasonOf(error) });
     }
-    return { token, file, identity, header, replay, base };
+    return { token, header, last, base };
   }
 
-  /** Step 7. What comes back is replayed from the bytes, as everyone else will. */
+  /** Step 7. What comes back is replayed from the bytes, as everyone else will. Returns the complete record. */
   async #writeBase(
     file: LogFile,
     epoch: number,
     first: EncodedFrame,
     below: Replay<State, Event>,
-  ): Promise<Replay<State, Event>> {
+  ): Promise<Mark> {
     const complete = {
       baseEpoch: below.epoch,
       baseSequence: below.last.sequence,
@@ -266,7 +265,7 @@ export class EpochTaker<State, Event> {
     await back.advance(file);
     const { position, tornBytes } = back;
     const isWhole = back.complete !== undefined && tornBytes === 0;
-    if (isWhole && position.offset === end.offset && position.chain === end.chain) return back;
+    if (isWhole && position.offset === end.offset && position.chain === end.chain) return back.last;
     throw new XceError('log-io', 'the checkpoint does not read back as it was written');
   }
 }

@@ -16,3 +16,24 @@ export type Machine<State, Event> = {
   /** Adds one snapshot record to a state that started empty. Must not keep a view of it. */
   restore(state: State, record: Uint8Array): void;
 };
+
+/**
+ * What replaying a log takes. A state may be less than all that the events say (what one caller needs of it), so there
+ * is no way back to bytes: a checkpoint is only ever made by the whole machine.
+ */
+export type View<State, Event> = {
+  empty(): State;
+  /** Decodes and applies one event; otherwise as `apply` and `decode`. */
+  replay(state: State, event: Uint8Array): void;
+  restore(state: State, record: Uint8Array): void;
+  /** Calls `use` with the machine whose log it is, whatever its state is. */
+  withMachine<Result>(use: <Whole>(machine: Machine<Whole, Event>) => Result): Result;
+};
+
+/** The view that leaves nothing out. */
+export const viewOf = <State, Event>(machine: Machine<State, Event>): View<State, Event> => ({
+  empty: () => machine.empty(),
+  replay: (state, event) => machine.apply(state, machine.decode(event)),
+  restore: (state, record) => machine.restore(state, record),
+  withMachine: (use) => use(machine),
+});

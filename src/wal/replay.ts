@@ -17,7 +17,7 @@ import {
   type Frame,
   readFrames,
 } from './decoder.ts';
-import type { Machine } from './machine.ts';
+import type { View } from './machine.ts';
 import {
   type CompleteRecord,
   corruptLog,
@@ -72,7 +72,7 @@ export class Replay<State, Event> {
   readonly path: string;
   readonly epoch: number;
   readonly #identity: LogIdentity;
-  readonly #machine: Machine<State, Event>;
+  readonly #view: View<State, Event>;
   readonly #mark: Mark | undefined;
   readonly #state: State;
   #position: FramePosition = FILE_START;
@@ -91,18 +91,18 @@ export class Replay<State, Event> {
   #wallMs = 0;
 
   constructor(
-    machine: Machine<State, Event>,
+    view: View<State, Event>,
     file: { readonly path: string; readonly epoch: number; readonly identity: LogIdentity },
     mark?: Mark,
   ) {
-    this.#machine = machine;
+    this.#view = view;
     this.path = file.path;
     this.epoch = file.epoch;
     this.#identity = file.identity;
     this.#mark = mark;
-    const state = machine.empty();
+    const state = view.empty();
     this.#state = state;
-    this.#applyEvent = (event) => machine.apply(state, machine.decode(event));
+    this.#applyEvent = (event) => view.replay(state, event);
   }
 
   /** Live: later calls of `advance` change it. */
@@ -209,7 +209,7 @@ export class Replay<State, Event> {
 
   #applyBase(frame: Frame): void {
     if (frame.type === TYPE.checkpoint) {
-      this.#items += decodeCheckpoint(frame, (item) => this.#machine.restore(this.#state, item));
+      this.#items += decodeCheckpoint(frame, (item) => this.#view.restore(this.#state, item));
       return;
     }
     if (frame.type !== TYPE.complete) throw frame.corrupt('events stand before the complete record');

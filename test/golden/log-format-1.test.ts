@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import type { XceError } from '../../src/base/errors.ts';
 import type { ByteSource } from '../../src/wal/decoder.ts';
-import type { Machine } from '../../src/wal/machine.ts';
+import { type Machine, viewOf } from '../../src/wal/machine.ts';
 import { Replay } from '../../src/wal/replay.ts';
 import { GOLDEN, makeGoldenLog } from './log-format-1.ts';
 
@@ -34,7 +34,7 @@ const sourceOf = (bytes: Uint8Array, stepBytes = 1 << 30): ByteSource => ({
 const replayOf = async (bytes: Uint8Array, stepBytes?: number): Promise<Replay<string[], string>> => {
   const { cluster, instance, epoch } = GOLDEN;
   const file = { path: '/log/leases.wal.3', epoch, identity: { cluster, instance } };
-  const replay = new Replay(listMachine, file);
+  const replay = new Replay(viewOf(listMachine), file);
   await replay.advance(sourceOf(bytes, stepBytes));
   return replay;
 };

@@ -10,6 +10,7 @@ import {
   encodeFrame,
   encodeHeader,
 } from '../../../src/wal/encoder.ts';
+import { viewOf } from '../../../src/wal/machine.ts';
 import { CHECKED_HEADER_BYTES, FIELD, FILE_START, HEADER_BYTES, TYPE } from '../../../src/wal/record.ts';
 import { Replay } from '../../../src/wal/replay.ts';
 
@@ -41,7 +42,7 @@ const withByte = ({ bytes, next }: EncodedFrame, at: number, value: number): Enc
 
 const refusalOf = async (frames: readonly EncodedFrame[]): Promise<XceError> => {
   const bytes = Buffer.concat(frames.map((frame) => frame.bytes));
-  const replay = new Replay(leaseMachine, { path: PATH, epoch: 1, identity: IDENTITY });
+  const replay = new Replay(viewOf(leaseMachine), { path: PATH, epoch: 1, identity: IDENTITY });
   try {
     await replay.advance({
       read: async (into, position) => {
