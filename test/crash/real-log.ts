@@ -5,6 +5,7 @@ import { readBootId, systemClock } from '../../src/os/clock.ts';
 import { logFiles } from '../../src/os/log-files.ts';
 import { mountOf } from '../../src/os/mounts.ts';
 import { EpochLog } from '../../src/wal/epoch-log.ts';
+import type { Machine } from '../../src/wal/machine.ts';
 import { createStorage } from '../../src/wal/probe.ts';
 import type { StoragePort } from '../../src/wal/storage.ts';
 import { type GrantEvent, type Grants, grantMachine } from './world.ts';
@@ -29,11 +30,15 @@ export const localPlace = (root: string, host: string): RealPlace => ({
   memoryPath: join(root, 'var', host, 'seen.json'),
 });
 
-/** The log of that place, as a process of its host opens it. */
-export const openRealLog = (
+export const IDENTITY = { cluster: 'c', instance: 'main' } as const;
+
+/** A log of that place, as a process of its host opens it. */
+export const openLogAt = <State, Event>(
   { storage, ...place }: RealPlace,
+  machine: Machine<State, Event>,
+  timeouts = { lockTimeoutMs: 30_000, holdTimeoutMs: 30_000 },
   port: StoragePort = createStorage({ files: logFiles, mountOf, clientQuorum, randomBytes }, storage),
-): EpochLog<Grants, GrantEvent> =>
+): EpochLog<State, Event> =>
   new EpochLog(
     {
       files: logFiles,
@@ -44,6 +49,10 @@ export const openRealLog = (
       wait: (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds)),
       storage: port,
     },
-    { ...place, cluster: 'c', instance: 'main', lockTimeoutMs: 30_000, holdTimeoutMs: 30_000 },
-    grantMachine,
+    { ...place, ...IDENTITY, ...timeouts },
+    machine,
   );
+
+/** The log of grants. */
+export const openRealLog = (place: RealPlace, port?: StoragePort): EpochLog<Grants, GrantEvent> =>
+  openLogAt(place, grantMachine, undefined, port);

@@ -27,7 +27,7 @@ export const VITEST_TIERS: readonly VitestTier[] = [
   // They change owners, drop privilege and mount; nothing in them pretends to be root.
   { ...small('unit'), needsRoot: true, ownMounts: true },
   { ...small('property'), needsRoot: true, ownMounts: true, testMsMax: 60_000 },
-  { ...small('crash'), testMsMax: 60_000 },
+  { ...small('crash'), testMsMax: 60_000, tierMsMax: 1_200_000 },
   small('golden'),
   { ...small('model'), testMsMax: 120_000 },
   small('tidy'),
