@@ -5,7 +5,7 @@
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { errnoOf } from '../base/errors.ts';
+import { errnoOf, XceError } from '../base/errors.ts';
 
 /** What of a mount its quorum is looked up by; see mounts.ts. */
 type Mount = { readonly path: string; readonly source: string; readonly type: string };
@@ -84,7 +84,10 @@ const judge = (volume: string, translators: readonly Translator[]): ClientQuorum
 /** `source` is `HOST:/VOLUME`, or `HOST:/VOLUME/DIRECTORY` for a mount of a part. */
 const volumeOf = (source: string): string => /^[^/]*:\/?([^/[\]]+)/.exec(source)?.[1] ?? 'VOLUME';
 
-/** `known` is false wherever a majority could not be shown; `text` then says what is wrong, or what to set. */
+/**
+ * `known` is false wherever a majority could not be shown; `text` then says what is wrong, or what to set. Throws
+ * XceError 'os' while the client does not answer, as one that has lost the majority does not.
+ */
 export const clientQuorum = async ({ path, source, type }: Mount): Promise<ClientQuorum> => {
   if (type !== 'fuse.glusterfs') return { known: false, text: `nothing shows it on ${type}` };
   const graph = join(path, '.meta/graphs/active');
@@ -92,11 +95,16 @@ export const clientQuorum = async ({ path, source, type }: Mount): Promise<Clien
   try {
     translators = readTranslators(graph);
   } catch (error) {
-    const reason = errnoOf(error) ?? (error instanceof Error ? error.message : String(error));
-    return {
-      known: false,
-      text: `${graph} cannot be read (${reason}); mount the volume itself, not a part of a mount`,
-    };
+    const errno = errnoOf(error);
+    if (errno === 'ENOENT' || errno === 'ENOTDIR') {
+      return { known: false, text: `there is no ${graph}; mount the volume itself, not a part of a mount` };
+    }
+    const reason = errno ?? (error instanceof Error ? error.message : String(error));
+    throw new XceError('os', `the Gluster client of ${path} does not answer: ${reason}`, {
+      at: graph,
+      next: 'gluster volume status',
+      cause: error,
+    });
   }
   return judge(volumeOf(source), translators);
 };
