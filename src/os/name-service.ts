@@ -4,15 +4,16 @@
  *
  * getent(1) answers in a process of its own, so that a module that hangs or crashes takes nothing with it.
  */
+import { messageOf } from '../base/errors.ts';
 import { quoteText } from '../base/escape.ts';
 import { systemClock } from './clock.ts';
+import { type Database, kindOf, readNsswitch, servicesOf } from './nsswitch.ts';
 import { type ChildResult, runChild } from './spawn.ts';
+import { findSssdDoubt, type SssdOptions } from './sssd.ts';
 
 export type Answer =
   | { readonly answer: 'absent'; readonly reason?: never }
   | { readonly answer: 'present' | 'unknown'; readonly reason: string };
-
-export type Database = 'passwd' | 'group';
 
 export type NameServiceOptions = {
   /** Absolute path of getent(1). */
@@ -30,8 +31,11 @@ const unknown = (what: string, why: string): Answer => ({
 });
 
 /** What a finished getent says. Exit 2 with no output is its "not found" (getent(1)); 0 needs the line to fit. */
-const judge = (database: Database, id: number, result: ChildResult, timeoutMs: number): Answer => {
-  const what = `getent ${database} ${id}`;
+const judge = (
+  { database, id, what }: { readonly database: Database; readonly id: number; readonly what: string },
+  result: ChildResult,
+  timeoutMs: number,
+): Answer => {
   if (result.timedOut) return unknown(what, `no answer within ${timeoutMs} ms`);
   if (result.spawnErrno !== undefined) return unknown(what, `cannot run: ${result.spawnErrno}`);
   if (result.signal !== undefined) return unknown(what, `ended by ${result.signal}`);
@@ -46,49 +50,102 @@ const judge = (database: Database, id: number, result: ChildResult, timeoutMs: n
   return { answer: 'present', reason: `${database} knows ${id} as ${quoteText(fields[0] ?? '')}` };
 };
 
-/** Looks one number up in one database. Never throws. */
+const argvOf = (database: Database, id: number, services: readonly string[]): readonly string[] => [
+  '-s',
+  services.join(' '),
+  database,
+  String(id),
+];
+
+/** For messages, ready for a shell. */
+const commandOf = (database: Database, id: number, services: readonly string[]): string =>
+  `getent -s '${services.join(' ')}' ${database} ${id}`;
+
+/**
+ * Looks one number up in one database, at the given services and past nscd(8), which remembers for minutes what
+ * nobody may know any more. Never throws.
+ */
 export const lookUpNumber = async (
   database: Database,
   id: number,
-  options: NameServiceOptions,
+  options: NameServiceOptions & { readonly services: readonly string[] },
 ): Promise<Answer> => {
-  const { program = '/usr/bin/getent', timeoutMs } = options;
-  return judge(database, id, await runChild(program, [database, String(id)], { timeoutMs }), timeoutMs);
+  const { program = '/usr/bin/getent', timeoutMs, services } = options;
+  const result = await runChild(program, argvOf(database, id, services), { timeoutMs });
+  return judge({ database, id, what: commandOf(database, id, services) }, result, timeoutMs);
 };
 
 export type NameService = {
   /**
-   * Whether a number is free as uid and as gid. 'absent' only if both databases say so and the control uid was
-   * found before and after: a service that cannot find a known user cannot prove absence. Every call asks anew.
+   * Whether a number is free as uid and as gid. 'absent' only if both databases say so and every directory that
+   * nsswitch.conf(5) names was shown, before and after, to answer for itself. Every call asks anew.
    */
   lookUp(uid: number): Promise<Answer>;
 };
 
-/** Asks with `controlUid`, a uid that always resolves, as the positive control. */
-export const createNameService = (
-  options: NameServiceOptions & { readonly controlUid: number },
-): NameService => {
-  const { controlUid, timeoutMs } = options;
+export type CheckedNameServiceOptions = NameServiceOptions &
+  SssdOptions & {
+    /** A uid that always resolves, in every directory: one that does not find it cannot prove absence. */
+    readonly controlUid: number;
+    readonly nsswitchPath?: string;
+  };
+
+type Services = Readonly<Record<Database, readonly string[]>>;
+
+/** Reads who is asked. Throws an Error that says why that is not known. */
+const readServices = (path: string | undefined): Services => {
+  const text = readNsswitch(path);
+  const services = { passwd: servicesOf(text, 'passwd'), group: servicesOf(text, 'group') };
+  for (const database of ['passwd', 'group'] as const) {
+    if (services[database].length === 0) throw new Error(`it names no service for ${database}`);
+    const stranger = services[database].find((service) => kindOf(service) === undefined);
+    if (stranger === undefined) continue;
+    throw new Error(`whether ${quoteText(stranger)} answers from a cache cannot be told`);
+  }
+  return services;
+};
+
+/** Asks with `controlUid` as the positive control. */
+export const createNameService = (options: CheckedNameServiceOptions): NameService => {
+  const { controlUid, nsswitchPath } = options;
   return {
     lookUp: async (uid) => {
-      const endMs = systemClock.monotonicMs() + timeoutMs;
-      const ask = (database: Database, id: number): Promise<Answer> =>
-        lookUpNumber(database, id, {
-          ...options,
-          timeoutMs: Math.max(1, Math.ceil(endMs - systemClock.monotonicMs())),
-        });
-      const control = async (): Promise<Answer | undefined> => {
-        const found = await ask('passwd', controlUid);
+      const endMs = systemClock.monotonicMs() + options.timeoutMs;
+      const remainingMs = (): number => Math.max(1, Math.ceil(endMs - systemClock.monotonicMs()));
+      let services: Services;
+      try {
+        services = readServices(nsswitchPath);
+      } catch (error) {
+        return unknown('nsswitch.conf', messageOf(error));
+      }
+      const ask = (database: Database, id: number, of = services[database]): Promise<Answer> =>
+        lookUpNumber(database, id, { ...options, timeoutMs: remainingMs(), services: of });
+      const control = async (of: readonly string[]): Promise<Answer | undefined> => {
+        const found = await ask('passwd', controlUid, of);
         if (found.answer === 'present') return undefined;
         if (found.answer === 'unknown') return found;
-        return unknown(`getent passwd ${controlUid}`, 'it does not find [directory] control_uid');
+        return unknown(commandOf('passwd', controlUid, of), 'it does not find [directory] control_uid');
       };
-      const before = await control();
+      const sssd = async (): Promise<Answer | undefined> => {
+        const doubt = await findSssdDoubt(controlUid, remainingMs, options);
+        return doubt === undefined ? undefined : unknown('sssd', doubt);
+      };
+      const all = [...new Set([...services.passwd, ...services.group])];
+      const directories = all.filter((service) => kindOf(service) !== 'local');
+      /** Each directory by itself: the control of one shows nothing about another, nor does a local account. */
+      const findDoubt = async (): Promise<Answer | undefined> => {
+        const checks =
+          directories.length === 0
+            ? [control(services.passwd)]
+            : directories.map((service) => (kindOf(service) === 'sssd' ? sssd() : control([service])));
+        return (await Promise.all(checks)).find((doubt) => doubt !== undefined);
+      };
+      const before = await findDoubt();
       if (before !== undefined) return before;
       const answers = await Promise.all([ask('passwd', uid), ask('group', uid)]);
       const taken = answers.find(({ answer }) => answer === 'present');
       const doubt = answers.find(({ answer }) => answer === 'unknown');
-      return taken ?? doubt ?? (await control()) ?? { answer: 'absent' };
+      return taken ?? doubt ?? (await findDoubt()) ?? { answer: 'absent' };
     },
   };
 };

@@ -1,13 +1,13 @@
 /** What a host must be for the systemd backend; looked at once, when the worker starts. */
 import { XceError } from '../../base/errors.ts';
 import { isUnifiedHierarchy } from '../../os/cgroup.ts';
-import { readFileIfThere, readLink, resolvePath } from '../../os/root-files.ts';
+import { readNsswitch, servicesOf } from '../../os/nsswitch.ts';
+import { readLink, resolvePath } from '../../os/root-files.ts';
 import { instanceSlice } from '../names.ts';
 import type { Context } from './context.ts';
 import { makeRecordHome } from './place.ts';
 
 const SYSTEMD_VERSION_MIN = 252;
-const NSSWITCH_BYTES_MAX = 64 << 10;
 const PROGRAMS = [
   '/bin/bash',
   '/usr/bin/env',
@@ -20,13 +20,6 @@ const PROGRAMS = [
 const refuse = (message: string, next?: string): XceError =>
   new XceError('sandbox-refused', message, next === undefined ? {} : { next });
 
-/** Whether a database of nsswitch.conf(5) asks the records of systemd. */
-export const asksSystemd = (nsswitch: string, database: 'passwd' | 'group'): boolean =>
-  nsswitch.split('\n').some((line) => {
-    const match = /^\s*([a-z]+)\s*:([^#]*)/.exec(line);
-    return match?.[1] === database && (match[2] ?? '').split(/[\s[\]]+/).includes('systemd');
-  });
-
 /** Throws XceError 'sandbox-refused' or 'systemd' with what is missing. Starts the instance's empty slice. */
 export const checkHost = async ({ settings, systemd }: Context): Promise<void> => {
   const missing = PROGRAMS.find((program) => resolvePath(program) === undefined);
@@ -36,9 +29,9 @@ export const checkHost = async ({ settings, systemd }: Context): Promise<void> =
   if (version < SYSTEMD_VERSION_MIN) {
     throw refuse(`systemd ${version} is older than ${SYSTEMD_VERSION_MIN}`);
   }
-  const nsswitch = readFileIfThere('/etc/nsswitch.conf', NSSWITCH_BYTES_MAX)?.toString('latin1') ?? '';
+  const nsswitch = readNsswitch();
   for (const database of ['passwd', 'group'] as const) {
-    if (!asksSystemd(nsswitch, database)) {
+    if (!servicesOf(nsswitch, database).includes('systemd')) {
       throw refuse(
         `nsswitch.conf: ${database} does not name systemd, so systemd would find no user record (217/USER)`,
         'install libnss-systemd and add systemd to passwd and group in /etc/nsswitch.conf',

@@ -16,7 +16,17 @@ const APT_MS_MAX = 900_000;
 
 /** The packages of each layer; nothing recommended is installed, and no service is started meanwhile. */
 export const LAYERS = {
-  directory: ['slapd', 'ldap-utils', 'nslcd', 'libnss-ldapd', 'sssd', 'sssd-ldap', 'libnss-sss', 'sssd-dbus', 'nscd'],
+  directory: [
+    'slapd',
+    'ldap-utils',
+    'nslcd',
+    'libnss-ldapd',
+    'sssd',
+    'sssd-ldap',
+    'libnss-sss',
+    'sssd-dbus',
+    'nscd',
+  ],
   gluster: ['glusterfs-server', 'glusterfs-client', 'fuse3'],
   nfs: ['nfs-kernel-server', 'nfs-common', 'user-mode-linux', 'rpcbind', 'kmod', 'e2fsprogs'],
   etcd: ['etcd-server', 'etcd-client'],
