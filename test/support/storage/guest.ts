@@ -1,0 +1,271 @@
+/**
+ * A guest kernel for tests of what the host's kernel lacks: Debian's user-mode-linux, an ordinary process whose root
+ * file system is a directory of the host (hostfs). It has no network but its own. Programs are started in it by an agent
+ * on a serial line. It is slow, and has one processor.
+ *
+ * It lives in a cgroup of its scope: `killHard` is its power failure, and nothing of it outlives the scope.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { chmodSync, closeSync, existsSync, mkdirSync, openSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { Duplex } from 'node:stream';
+import { fileURLToPath } from 'node:url';
+import { build } from 'esbuild';
+import { describeEnd, enterCgroups, type Finished, mustRun } from '../cluster/process.ts';
+import { clearCgroups, type Scope } from '../cluster/scope.ts';
+import { encodeFrame, type GuestReply, type GuestRequest, Lines } from './guest-protocol.ts';
+
+/** Where a program of the work tree can find the product's own native packages. */
+const PRODUCT = '/usr/lib/node_modules/xce-sandbox';
+
+const BOOT_MS_MAX = 120_000;
+const OUTPUT_BYTES_MAX = 8 << 20;
+
+const INIT = `#!/bin/sh
+mount -t proc proc /proc
+# node would use it, and this kernel then frees pages that are in use
+echo 2 >/proc/sys/kernel/io_uring_disabled
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmpfs /run
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+ip link set lo up
+exec 3<>/dev/ttyS0
+stty raw -echo <&3
+node /guest/agent.mjs
+echo o >/proc/sysrq-trigger
+exec sleep infinity
+`;
+
+/** Bundles a program of the tests for the node of the guest. */
+export const bundleForGuest = async (root: string, source: URL, path: string): Promise<void> => {
+  await build({
+    entryPoints: [fileURLToPath(source)],
+    outfile: join(root, path),
+    bundle: true,
+    format: 'esm',
+    platform: 'node',
+    target: 'node20.19',
+    mainFields: ['module', 'main'],
+    external: ['koffi', 'fs-native-extensions'],
+    banner: {
+      js: "import { createRequire as xceCreateRequire } from 'node:module'; const require = xceCreateRequire(import.meta.url);",
+    },
+    logLevel: 'warning',
+  });
+};
+
+/** A path in the guest from which a bundled program finds the native packages of the installed product. */
+export const programPath = (name: string): string => `${PRODUCT}/${name}.mjs`;
+
+export type GuestEnd = { readonly exitCode: number | null; readonly signal: NodeJS.Signals | null };
+
+export type GuestProgram = {
+  /** Its pid in the guest. */
+  readonly pid: number;
+  /** Settles with its last output read. Rejects when the guest ends first. */
+  readonly ended: Promise<GuestEnd>;
+  kill(signal: NodeJS.Signals): void;
+};
+
+type Watcher = {
+  onReply(reply: GuestReply): void;
+  onGone(error: Error): void;
+};
+
+export type GuestOptions = {
+  readonly scope: Scope;
+  readonly name: string;
+  /** Its root file system, a directory of the host. */
+  readonly root: string;
+  readonly memory: string;
+  /** Paths below the root, of the files behind its disks /dev/ubda, /dev/ubdb, … */
+  readonly disks: readonly string[];
+};
+
+export class Guest {
+  readonly #options: GuestOptions;
+  readonly #process: ChildProcess;
+  readonly #line: Duplex;
+  readonly #gone: Promise<string>;
+  readonly #watchers = new Map<number, Watcher>();
+  #lastId = 0;
+  #isGone = false;
+
+  private constructor(options: GuestOptions, child: ChildProcess, line: Duplex) {
+    this.#options = options;
+    this.#process = child;
+    this.#line = line;
+    this.#gone = new Promise((resolve) => {
+      child.once('error', (error) => resolve(String(error)));
+      child.once('close', (code, signal) => resolve(`exit ${code ?? signal}`));
+    });
+    void this.#gone.then((end) => {
+      this.#isGone = true;
+      for (const watcher of this.#watchers.values()) watcher.onGone(new Error(`the guest ended: ${end}`));
+      this.#watchers.clear();
+    });
+    line.on('error', () => undefined); // the end of the guest is seen above
+  }
+
+  static #consolePath({ scope, name }: GuestOptions): string {
+    return join(scope.directory, `${name}.console`);
+  }
+
+  /** The end of what its kernel and init have said. */
+  get console(): string {
+    const path = Guest.#consolePath(this.#options);
+    return existsSync(path) ? readFileSync(path, 'latin1').slice(-4000) : '';
+  }
+
+  /** Boots and resolves when the agent listens. */
+  static async boot(options: GuestOptions): Promise<Guest> {
+    const { scope, name, root, memory, disks } = options;
+    const memoryDirectory = join(root, 'guest/memory');
+    mkdirSync(memoryDirectory, { recursive: true });
+    // the guest's memory is a file that it maps: it belongs into memory
+    await mustRun(['mount', '-t', 'tmpfs', '-o', 'mode=0700', 'tmpfs', memoryDirectory]);
+    writeFileSync(join(root, 'guest/init'), INIT);
+    chmodSync(join(root, 'guest/init'), 0o755);
+    await bundleForGuest(root, new URL('./guest-agent.ts', import.meta.url), 'guest/agent.mjs');
+    const log = openSync(Guest.#consolePath(options), 'a');
+    const [file, ...argv] = enterCgroups(scope.cgroups(name), [
+      'chroot',
+      root,
+      'linux.uml',
+      `umid=${name}`,
+      'uml_dir=/guest/memory/',
+      `mem=${memory}`,
+      ...['root=/dev/root', 'rootfstype=hostfs', 'rootflags=/', 'rw', 'init=/guest/init', 'quiet'],
+      ...['con=null', 'ssl=null', 'con0=null,fd:1', 'ssl0=fd:3'],
+      ...disks.map((path, index) => `ubd${index}=${path}`),
+    ]);
+    if (file === undefined) throw new Error('nothing to start');
+    const child = spawn(file, argv, {
+      stdio: ['ignore', log, log, 'pipe'],
+      detached: true,
+      cwd: '/',
+      env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', TMPDIR: '/guest/memory', HOME: '/guest/memory' },
+    });
+    closeSync(log);
+    const line = child.stdio[3];
+    if (!(line instanceof Duplex)) throw new Error('no serial line');
+    const guest = new Guest(options, child, line);
+    try {
+      await guest.#whenReady();
+    } catch (error) {
+      await guest.killHard();
+      throw new Error(`${error instanceof Error ? error.message : String(error)}\n${guest.console}`);
+    }
+    return guest;
+  }
+
+  async #whenReady(): Promise<void> {
+    const lines = new Lines();
+    await new Promise<void>((resolve, reject) => {
+      const deadline = setTimeout(
+        () => reject(new Error(`boot of the guest: not within ${BOOT_MS_MAX} ms`)),
+        BOOT_MS_MAX,
+      );
+      void this.#gone.then((end) => reject(new Error(`the guest ended before it was up: ${end}`)));
+      this.#line.on('data', (piece: Buffer) => {
+        for (const text of lines.push(piece)) {
+          const reply: GuestReply = JSON.parse(text);
+          if (reply.op === 'ready') {
+            clearTimeout(deadline);
+            resolve();
+          } else {
+            this.#watchers.get(reply.id)?.onReply(reply);
+          }
+        }
+      });
+    });
+  }
+
+  #send(request: GuestRequest): void {
+    if (!this.#isGone) this.#line.write(encodeFrame(request));
+  }
+
+  /** Starts a program, found in the usual PATH, and resolves when it runs. `onOutput` gets what it writes. */
+  async start(
+    argv: readonly string[],
+    onOutput: (stream: 'stdout' | 'stderr', bytes: Buffer) => void,
+  ): Promise<GuestProgram> {
+    if (this.#isGone) throw new Error('the guest is not up');
+    this.#lastId += 1;
+    const id = this.#lastId;
+    let settle: { resolve(end: GuestEnd): void; reject(error: Error): void } | undefined;
+    const ended = new Promise<GuestEnd>((resolve, reject) => {
+      settle = { resolve, reject };
+    });
+    ended.catch(() => undefined); // whoever waits for it is told
+    const pid = await new Promise<number>((resolve, reject) => {
+      const finish = (): void => {
+        this.#watchers.delete(id);
+      };
+      this.#watchers.set(id, {
+        onReply: (reply) => {
+          if (reply.op === 'ready') return;
+          if (reply.op === 'started') resolve(reply.pid);
+          else if (reply.op === 'stdout' || reply.op === 'stderr') {
+            onOutput(reply.op, Buffer.from(reply.data, 'base64'));
+          } else if (reply.op === 'failed') {
+            finish();
+            reject(new Error(`${argv.join(' ')}: not started: ${reply.reason}`));
+          } else if (reply.op === 'end') {
+            finish();
+            settle?.resolve({ exitCode: reply.code, signal: reply.signal });
+          }
+        },
+        onGone: (error) => {
+          reject(error);
+          settle?.reject(error);
+        },
+      });
+      this.#send({ id, op: 'start', argv });
+    });
+    return { pid, ended, kill: (signal) => this.#send({ id, op: 'kill', signal }) };
+  }
+
+  /** Runs a program to its end; never rejects for how it ends. At the deadline it is killed, and `timedOut` says so. */
+  async exec(argv: readonly string[], { timeoutMs = 60_000 } = {}): Promise<Finished> {
+    const chunks: Record<'stdout' | 'stderr', Buffer[]> = { stdout: [], stderr: [] };
+    let length = 0;
+    let truncated = false;
+    const program = await this.start(argv, (stream, bytes) => {
+      length += bytes.length;
+      if (length > OUTPUT_BYTES_MAX) truncated = true;
+      else chunks[stream].push(bytes);
+    });
+    let timedOut = false;
+    const deadline = setTimeout(() => {
+      timedOut = true;
+      program.kill('SIGKILL');
+    }, timeoutMs);
+    try {
+      const end = await program.ended;
+      const stdout = Buffer.concat(chunks.stdout);
+      const stderr = Buffer.concat(chunks.stderr);
+      return { ...end, stdout, stderr, timedOut, truncated };
+    } finally {
+      clearTimeout(deadline);
+    }
+  }
+
+  /** As exec, for what must succeed; the error carries the output. Returns stdout as text. */
+  async must(argv: readonly string[], options: { readonly timeoutMs?: number } = {}): Promise<string> {
+    const end = await this.exec(argv, options);
+    if (end.exitCode !== 0 || end.timedOut) {
+      const said = Buffer.concat([end.stdout, end.stderr]).toString('utf8').trim().slice(-4000);
+      throw new Error(`in the guest: ${argv.join(' ')}: ${describeEnd(end)}\n${said}`);
+    }
+    return end.stdout.toString('utf8');
+  }
+
+  /** As a machine whose power fails: nothing that only its memory held is kept. Its disks may be used afterwards. */
+  async killHard(): Promise<void> {
+    this.#process.unref();
+    await clearCgroups(this.#options.scope.cgroups(this.#options.name));
+    await this.#gone;
+  }
+}
