@@ -60,6 +60,8 @@ export type LogFiles = {
   open(path: string, purpose: OpenPurpose): Promise<LogFile>;
   /** `identity` of what a name stands for now. */
   identify(path: string): Promise<string>;
+  /** When names in a directory were last changed, as its storage tells it. Only to be held against another answer. */
+  changedAt(directory: string): Promise<string>;
   /** Opens the directory anew and returns its names. Throws 'config-unsafe' where others than root may write. */
   list(directory: string): Promise<readonly string[]>;
   link(existing: string, path: string): Promise<void>;
@@ -131,6 +133,7 @@ export const logFiles: LogFiles = {
     return fileOf(fd);
   },
   identify: async (path) => identityOf(await calls.lstat(path)),
+  changedAt: async (directory) => String((await calls.lstat(directory, { bigint: true })).ctimeNs),
   list: async (directory) => {
     requireRootOnlyWrites(directory)(await calls.lstat(directory));
     return await calls.readdir(directory);

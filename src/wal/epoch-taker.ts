@@ -13,6 +13,7 @@ import type { HostMemory, Seen } from './memory.ts';
 import { isSignOfLog, parseEpochName, preparedPath } from './names.ts';
 import { FILE_START, type LogHeader, TOKEN_BYTES, TYPE } from './record.ts';
 import { type Mark, type Replay, readHeader } from './replay.ts';
+import { settleNames } from './settle.ts';
 import { encodeStorage, type StorageFacts, type StoragePort } from './storage.ts';
 
 export type EpochTakerPorts = {
@@ -183,7 +184,7 @@ export class EpochTaker<State, Event> {
         // An answer can be lost on the way: what stands under the name says who made it.
         linkError = error;
       }
-      await unlinkIfThere(files, prepared);
+      await settleNames(this.#ports, directory, prepared);
     });
     await onStorage('fsync', directory, () => files.syncDirectory(directory));
     if (linkError === undefined) return;

@@ -3,7 +3,7 @@
  * apart from what is durable; every call of a process is a step at which it can be killed, stopped, failed or cut
  * short. Nothing here knows of logs.
  */
-import { dirname } from 'node:path';
+import { basename, dirname } from 'node:path';
 import type { FileFacts, LogFile, LogFiles, OpenPurpose } from '../../src/os/log-files.ts';
 
 export type Call =
@@ -17,6 +17,7 @@ export type Call =
   | 'unlock'
   | 'close'
   | 'identify'
+  | 'changedAt'
   | 'list'
   | 'link'
   | 'rename'
@@ -73,10 +74,42 @@ type Inode = {
   lock: object | undefined;
 };
 
+/** As coarse as the clock by which a kernel stamps its files. */
+const TICK_MS = 10;
+
+/**
+ * What a host keeps of directories that other hosts change as well: a listing, and that a name is not there, count for
+ * as long as the time of change of the directory is the same. Its own changes it knows.
+ */
+export class NameCache {
+  readonly #listings = new Map<string, { readonly changedAt: string; readonly names: ReadonlySet<string> }>();
+
+  list(directory: string, changedAt: string, read: () => readonly string[]): ReadonlySet<string> {
+    const kept = this.#listings.get(directory);
+    if (kept?.changedAt === changedAt) return kept.names;
+    const names = new Set(read());
+    this.#listings.set(directory, { changedAt, names });
+    return names;
+  }
+
+  /** Whether it believes, without asking, that a name is not there. */
+  knowsAbsent(path: string, changedAt: string): boolean {
+    const kept = this.#listings.get(dirname(path));
+    return kept?.changedAt === changedAt && !kept.names.has(basename(path));
+  }
+
+  forget(directory: string): void {
+    this.#listings.delete(directory);
+  }
+}
+
 export class SimulatedDisk {
   readonly #names = new Map<string, Inode>();
   readonly #durableNames = new Map<string, Inode>();
   readonly #directories = new Set<string>();
+  readonly #changedMs = new Map<string, number>();
+  /** Counts what was done behind everyone's back; no host is to miss it. */
+  #interventions = 0;
   #inodes = 0;
   readonly #late: (() => void)[] = [];
   /** The storage's clock. */
@@ -88,6 +121,7 @@ export class SimulatedDisk {
 
   /** Puts durable bytes under a name, over whatever is there. */
   put(path: string, bytes: Uint8Array, isRegular = true): void {
+    this.#interventions += 1;
     const inode = this.#newInode(isRegular);
     inode.bytes = Buffer.from(bytes);
     inode.durable = inode.bytes;
@@ -102,6 +136,7 @@ export class SimulatedDisk {
   }
 
   remove(path: string): void {
+    this.#interventions += 1;
     this.#names.delete(path);
     this.#durableNames.delete(path);
   }
@@ -134,6 +169,7 @@ export class SimulatedDisk {
 
   /** The power fails: names and data below a directory that were not fsynced meet their loss. */
   powerCut(directory: string, loss: Loss): void {
+    this.#interventions += 1;
     const below = (path: string): boolean => path.startsWith(`${directory}/`);
     if (loss === 'all lost') {
       for (const path of [...this.#names.keys()].filter(below)) this.#names.delete(path);
@@ -181,9 +217,18 @@ export class SimulatedDisk {
     for (const path of this.pathsBelow(directory)) this.remove(path);
   }
 
-  /** The port as one process sees it. `plan` may be replaced between calls. */
-  process(plan: Plan = () => GO): SimulatedProcess {
-    return new SimulatedProcess(this, plan);
+  /** The port as one process sees it. `plan` may be replaced between calls; `host` is shared by those of one host. */
+  process(plan: Plan = () => GO, host: NameCache = new NameCache()): SimulatedProcess {
+    return new SimulatedProcess(this, plan, host);
+  }
+
+  /** When names in a directory last changed, in ticks of the storage's clock. */
+  changedAt(directory: string): string {
+    return `${this.#interventions}.${Math.floor((this.#changedMs.get(directory) ?? 0) / TICK_MS)}`;
+  }
+
+  changed(path: string): void {
+    this.#changedMs.set(dirname(path), this.nowMs);
   }
 
   /** For SimulatedProcess: the state behind the calls. */
@@ -204,13 +249,15 @@ export class SimulatedDisk {
 
 export class SimulatedProcess {
   readonly #disk: SimulatedDisk;
+  readonly #host: NameCache;
   readonly #held = new Map<object, Inode>();
   readonly steps: Step[] = [];
   plan: Plan;
   #isKilled = false;
 
-  constructor(disk: SimulatedDisk, plan: Plan) {
+  constructor(disk: SimulatedDisk, plan: Plan, host: NameCache) {
     this.#disk = disk;
+    this.#host = host;
     this.plan = plan;
   }
 
@@ -278,6 +325,12 @@ export class SimulatedProcess {
       default:
         return act();
     }
+  }
+
+  /** A change of names that this host made. */
+  #changed(path: string): void {
+    this.#disk.changed(path);
+    this.#host.forget(dirname(path));
   }
 
   #file(inode: Inode, path: string): LogFile {
@@ -360,14 +413,18 @@ export class SimulatedProcess {
       this.#step('open', path, () => {
         const { names, directories, newInode } = this.#disk.inner;
         const existing = names.get(path);
+        const makes = purpose === 'create' || purpose === 'token';
+        if (!makes && this.#host.knowsAbsent(path, this.#disk.changedAt(dirname(path)))) {
+          throw new SystemError('ENOENT', 'open', path);
+        }
         if (existing !== undefined) {
           if (purpose === 'create') throw new SystemError('EEXIST', 'open', path);
           return this.#file(existing, path);
         }
-        const makes = purpose === 'create' || purpose === 'token';
         if (!makes || !directories.has(dirname(path))) throw new SystemError('ENOENT', 'open', path);
         const inode = newInode(true);
         names.set(path, inode);
+        this.#changed(path);
         return this.#file(inode, path);
       }),
     identify: (path) =>
@@ -376,10 +433,13 @@ export class SimulatedProcess {
         if (inode === undefined) throw new SystemError('ENOENT', 'identify', path);
         return String(inode.id);
       }),
+    changedAt: (directory) => this.#step('changedAt', directory, () => this.#disk.changedAt(directory)),
     list: (directory) =>
       this.#step('list', directory, () => {
         if (!this.#disk.inner.directories.has(directory)) throw new SystemError('ENOENT', 'list', directory);
-        return this.#disk.pathsBelow(directory).map((path) => path.slice(directory.length + 1));
+        const read = (): readonly string[] =>
+          this.#disk.pathsBelow(directory).map((path) => path.slice(directory.length + 1));
+        return [...this.#host.list(directory, this.#disk.changedAt(directory), read)];
       }),
     link: (existing, path) =>
       this.#step('link', path, () => {
@@ -388,6 +448,7 @@ export class SimulatedProcess {
         if (inode === undefined) throw new SystemError('ENOENT', 'link', existing);
         if (names.has(path)) throw new SystemError('EEXIST', 'link', path);
         names.set(path, inode);
+        this.#changed(path);
       }),
     rename: (from, to) =>
       this.#step('rename', to, () => {
@@ -396,10 +457,13 @@ export class SimulatedProcess {
         if (inode === undefined) throw new SystemError('ENOENT', 'rename', from);
         names.delete(from);
         names.set(to, inode);
+        this.#changed(from);
+        this.#changed(to);
       }),
     unlink: (path) =>
       this.#step('unlink', path, () => {
         if (!this.#disk.inner.names.delete(path)) throw new SystemError('ENOENT', 'unlink', path);
+        this.#changed(path);
       }),
     syncDirectory: (path) =>
       this.#step('syncDirectory', path, () => {

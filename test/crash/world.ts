@@ -6,7 +6,7 @@ import { XceError } from '../../src/base/errors.ts';
 import { EpochLog, type EpochLogOptions, type EpochLogPorts } from '../../src/wal/epoch-log.ts';
 import type { Committed } from '../../src/wal/log.ts';
 import type { Machine } from '../../src/wal/machine.ts';
-import { GO, type Plan, SimulatedDisk, type SimulatedProcess } from './simulated-disk.ts';
+import { GO, NameCache, type Plan, SimulatedDisk, type SimulatedProcess } from './simulated-disk.ts';
 
 /** Grants by uid. A grant whose second event is missing is half a commit. */
 export type Grants = Map<number, { by: string; isWhole: boolean }>;
@@ -64,6 +64,7 @@ export class World {
   /** What someone was told does not count. */
   readonly denied = new Set<string>();
   #boots = new Map<string, number>();
+  #caches = new Map<string, NameCache>();
   #tokens = 0;
   #processes = 0;
   #monotonicMs = 0;
@@ -81,7 +82,13 @@ export class World {
     return `${LOG}/leases.wal.${epoch}`;
   }
 
-  portsOf(host: string, process = this.disk.process()): EpochLogPorts {
+  #cacheOf(host: string): NameCache {
+    const cache = this.#caches.get(host) ?? new NameCache();
+    this.#caches.set(host, cache);
+    return cache;
+  }
+
+  portsOf(host: string, process = this.disk.process(undefined, this.#cacheOf(host))): EpochLogPorts {
     this.#processes += 1;
     const storage = { type: this.storageType, source: '/dev/sim', path: LOG };
     return {
@@ -118,7 +125,7 @@ export class World {
 
   /** A new process on a host. */
   controller(host: string, plan: Plan = () => GO, options: Partial<EpochLogOptions> = {}): Controller {
-    const process = this.disk.process(plan);
+    const process = this.disk.process(plan, this.#cacheOf(host));
     const log = new EpochLog<Grants, GrantEvent>(
       this.portsOf(host, process),
       { ...this.optionsOf(host), ...options },
@@ -140,6 +147,7 @@ export class World {
   /** A host restarts: what is below /run is gone, and so are its tokens. */
   reboot(host: string): void {
     this.#boots.set(host, (this.#boots.get(host) ?? 0) + 1);
+    this.#caches.delete(host);
     this.disk.erase(`/run/${host}`);
   }
 

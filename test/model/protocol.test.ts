@@ -67,6 +67,7 @@ describe('the epoch protocol', () => {
   const NEEDED: Record<Rule, World> = {
     'look for a successor after the write': fencing,
     'create the epoch before reading the one below': fencing,
+    'move the time of the directory before reading below': fencing,
     'a base must be complete': fencing,
     'names are contiguous': fencing,
     'the token inside decides who took an epoch': fencing,

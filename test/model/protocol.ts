@@ -1,14 +1,15 @@
 /**
  * The epoch protocol of xce-sandbox-log(5) as data: every step that touches the storage or a lock is one
  * transition, and each rule of the page is a switch. Assumed of the storage: one name is given to one inode,
- * a fresh look-up sees every name there is, and what fsync acknowledged survives. Not assumed: that writes
- * land whole or at once, that a killed process's last write is over, that an fsync after a failed one means
+ * a fresh look-up sees every name once the time of its directory has moved, and what fsync acknowledged survives.
+ * Not assumed: that it sees the name before, that writes land whole or at once, that a killed process's last write is over, that an fsync after a failed one means
  * anything, or that there is a lock between hosts.
  */
 
 export const RULES = [
   'look for a successor after the write',
   'create the epoch before reading the one below',
+  'move the time of the directory before reading below',
   'a base must be complete',
   'names are contiguous',
   'the token inside decides who took an epoch',
@@ -29,6 +30,8 @@ type Cell = Lease & { readonly whole: boolean; readonly durable: boolean; readon
 type Inode = {
   readonly epoch: number;
   readonly owner: string;
+  /** The time of the directory has moved since the link: everyone who looks sees the name. */
+  readonly settled: boolean;
   readonly linkDurable: boolean;
   readonly complete: boolean;
   readonly completeDurable: boolean;
@@ -45,6 +48,7 @@ type Step =
   | 'look' // and acknowledge
   | 'choose' // the number of the epoch to take
   | 'create'
+  | 'settle'
   | 'sync directory'
   | 'find base'
   | 'read base'
@@ -100,7 +104,7 @@ export const keyOf = (state: State): string => {
   for (const flight of state.flights)
     key += `;${flight.inode}@${flight.index}${flight.lease.by}${flight.lease.uid}`;
   for (const inode of state.inodes) {
-    key += `|${inode.epoch}${inode.owner}${+inode.linkDurable}${+inode.complete}${+inode.completeDurable}`;
+    key += `|${inode.epoch}${inode.owner}${+inode.settled}${+inode.linkDurable}${+inode.complete}${+inode.completeDurable}`;
     for (const cell of inode.cells) {
       key += `,${cell.by}${cell.uid}${+cell.whole}${+cell.durable}${+cell.lost}`;
     }
@@ -148,7 +152,17 @@ export const startOf = (setting: Setting): State => {
   for (let i = 0; i < setting.takers; i++) processes.push(newProcess(`t${i}`, `T${i}`, 'choose'));
   for (let i = 0; i < setting.readers; i++) processes.push(newProcess(`r${i}`, `R${i}`, 'list'));
   return {
-    inodes: [{ epoch: 1, owner: 'A', linkDurable: true, complete: true, completeDurable: true, cells: [] }],
+    inodes: [
+      {
+        epoch: 1,
+        owner: 'A',
+        settled: true,
+        linkDurable: true,
+        complete: true,
+        completeDurable: true,
+        cells: [],
+      },
+    ],
     names: [0],
     processes,
     locks: [],
@@ -173,6 +187,18 @@ const inodeAt = (state: State, index: number): Inode => {
   const inode = state.inodes[index];
   if (inode === undefined) throw new Error(`no inode ${index}`);
   return inode;
+};
+
+/** What a look may take for the newest epoch: names that are not settled may be hidden from it. */
+const newestInSight = (state: State): readonly number[] => {
+  const sights: number[] = [];
+  for (let epoch = newestOf(state); epoch > 0; epoch--) {
+    const index = state.names[epoch - 1] ?? -1;
+    if (index < 0) continue;
+    sights.push(epoch);
+    if (inodeAt(state, index).settled) break;
+  }
+  return sights;
 };
 
 const newestComplete = (state: State): Inode | undefined =>
@@ -262,6 +288,15 @@ export const successors = (state: State, setting: Setting): readonly Move[] => {
   const fsyncs = setting.fsyncFails || setting.powerCutsMax > 0;
   const chooseEpoch: Partial<Process> = { step: 'choose', known: [], base: -1 };
 
+  /** Whether a look sees that there is an epoch behind this one; both, where that is left to chance. */
+  const looks = (epoch: number): readonly boolean[] => {
+    if ((state.names[epoch] ?? -1) < 0) return [false];
+    return newestInSight(state).includes(epoch) ? [true, false] : [true];
+  };
+  const afterCreate: Step = keeps('create the epoch before reading the one below') ? 'find base' : 'complete';
+  const afterSettle: Step =
+    fsyncs && keeps('fsync the directory before reading below') ? 'sync directory' : afterCreate;
+
   const movesOf = (process: Process, at: number): readonly Move[] => {
     const move = (what: string, next: State): Move => [`${process.name}: ${what}`, next];
     const go = (what: string, next: State): readonly Move[] => [move(what, next)];
@@ -272,25 +307,25 @@ export const successors = (state: State, setting: Setting): readonly Move[] => {
     switch (process.step) {
       case 'end':
         return [];
-      case 'enter': {
-        const epoch = newestOf(state);
-        const index = state.names[epoch - 1] ?? -1;
-        const inode = inodeAt(state, index);
-        if (inode.owner !== process.host) return go('is fenced', ended(state, at, process.name));
-        const key = `${process.host}/${epoch}`;
-        const held = state.locks.some(([name]) => name === key);
-        if (held && keeps('one process of a host at a time')) return [];
-        const next = withProcess({ ...state, locks: [...state.locks, [key, process.name]] }, at, {
-          epoch,
-          inode: index,
+      case 'enter':
+        return newestInSight(state).flatMap((epoch) => {
+          const index = state.names[epoch - 1] ?? -1;
+          const inode = inodeAt(state, index);
+          if (inode.owner !== process.host) return go('is fenced', ended(state, at, process.name));
+          const key = `${process.host}/${epoch}`;
+          const held = state.locks.some(([name]) => name === key);
+          if (held && keeps('one process of a host at a time')) return [];
+          const next = withProcess({ ...state, locks: [...state.locks, [key, process.name]] }, at, {
+            epoch,
+            inode: index,
+          });
+          const unfinished = state.busy.includes(key) || inode.cells.some((cell) => !cell.whole);
+          if (unfinished && keeps('an unfinished commit or take and a torn tail take the next epoch')) {
+            return go('finds something unfinished', withProcess(next, at, chooseEpoch));
+          }
+          if (!inode.complete) return go('finds no checkpoint', ended(next, at, process.name));
+          return go('enters', withProcess(next, at, { step: 'decide' }));
         });
-        const unfinished = state.busy.includes(key) || inode.cells.some((cell) => !cell.whole);
-        if (unfinished && keeps('an unfinished commit or take and a torn tail take the next epoch')) {
-          return go('finds something unfinished', withProcess(next, at, chooseEpoch));
-        }
-        if (!inode.complete) return go('finds no checkpoint', ended(next, at, process.name));
-        return go('enters', withProcess(next, at, { step: 'decide' }));
-      }
       case 'decide': {
         const inode = inodeAt(state, process.inode);
         const known = inode.complete ? replay(inode) : process.known;
@@ -349,17 +384,14 @@ export const successors = (state: State, setting: Setting): readonly Move[] => {
         return go('reads back', there ? to({ step: 'look' }) : remedy(state));
       }
       case 'look': {
-        const successor = (state.names[process.epoch] ?? -1) >= 0;
-        if (successor && keeps('look for a successor after the write')) {
-          return go('sees a successor: outcome unknown', ended(state, at, process.name));
-        }
-        if (
+        const isLate =
           !keeps('checkpoint and complete before the first acknowledgement') &&
-          !inodeAt(state, process.inode).complete
-        ) {
-          return go('acknowledges', acknowledge(to({ step: 'late complete' }), process, at));
-        }
-        return go('acknowledges', acknowledge(state, process, at));
+          !inodeAt(state, process.inode).complete;
+        return looks(process.epoch).map((successor) =>
+          successor && keeps('look for a successor after the write')
+            ? move('sees a successor: outcome unknown', ended(state, at, process.name))
+            : move('acknowledges', acknowledge(isLate ? to({ step: 'late complete' }) : state, process, at)),
+        );
       }
       case 'choose': {
         const moves: Move[] = [];
@@ -391,6 +423,7 @@ export const successors = (state: State, setting: Setting): readonly Move[] => {
             {
               epoch: process.epoch,
               owner: process.host,
+              settled: false,
               linkDurable: false,
               complete: false,
               completeDurable: false,
@@ -400,22 +433,22 @@ export const successors = (state: State, setting: Setting): readonly Move[] => {
           locks: [...state.locks, [key, process.name]],
           busy: [...state.busy, key],
         };
-        const reads = keeps('create the epoch before reading the one below') ? 'find base' : 'complete';
+        const settles = keeps('move the time of the directory before reading below');
         return go(
           `creates ${process.epoch}`,
-          withProcess(next, at, {
-            step: fsyncs && keeps('fsync the directory before reading below') ? 'sync directory' : reads,
-            inode: state.inodes.length,
-          }),
+          withProcess(next, at, { step: settles ? 'settle' : afterSettle, inode: state.inodes.length }),
         );
       }
+      case 'settle': {
+        const inodes = state.inodes.map((inode) => ({ ...inode, settled: true }));
+        return go('moves the time', withProcess({ ...state, inodes }, at, { step: afterSettle }));
+      }
       case 'sync directory': {
-        const reads = keeps('create the epoch before reading the one below') ? 'find base' : 'complete';
         const linked = state.names[process.epoch - 1] === process.inode;
         if (!linked) return go('finds its name gone', ended(state, at, process.name));
         return go(
           'fsyncs the directory',
-          withProcess(withInode(state, process.inode, { linkDurable: true }), at, { step: reads }),
+          withProcess(withInode(state, process.inode, { linkDurable: true }), at, { step: afterCreate }),
         );
       }
       case 'find base': {
@@ -471,25 +504,30 @@ export const successors = (state: State, setting: Setting): readonly Move[] => {
         return go('fsyncs its checkpoint', withProcess(next, at, { step: 'look after take' }));
       }
       case 'look after take': {
-        if ((state.names[process.epoch] ?? -1) >= 0)
-          return go('sees a successor', ended(state, at, process.name));
-        if (!process.remedy) {
-          const busy = state.busy.filter((name) => name !== lockName(process));
+        const taken = (): readonly Move[] => {
+          if (!process.remedy) {
+            const busy = state.busy.filter((name) => name !== lockName(process));
+            return go(
+              'owns the epoch',
+              withProcess({ ...state, busy }, at, { step: 'decide', known: [], base: -1 }),
+            );
+          }
+          if (process.known.some((lease) => lease.by === process.name)) {
+            return go('finds its record: acknowledges', acknowledge(state, process, at));
+          }
           return go(
-            'owns the epoch',
-            withProcess({ ...state, busy }, at, { step: 'decide', known: [], base: -1 }),
+            'does not find its record',
+            ended({ ...state, denied: [...state.denied, process.name] }, at, process.name),
           );
-        }
-        if (process.known.some((lease) => lease.by === process.name)) {
-          return go('finds its record: acknowledges', acknowledge(state, process, at));
-        }
-        return go(
-          'does not find its record',
-          ended({ ...state, denied: [...state.denied, process.name] }, at, process.name),
+        };
+        return looks(process.epoch).flatMap((successor) =>
+          successor ? go('sees a successor', ended(state, at, process.name)) : taken(),
         );
       }
       case 'list':
-        return go('lists', to({ step: 'find base', epoch: newestOf(state) + 1, due: state.acknowledged }));
+        return newestInSight(state).flatMap((newest) =>
+          go('lists', to({ step: 'find base', epoch: newest + 1, due: state.acknowledged })),
+        );
     }
   };
 
