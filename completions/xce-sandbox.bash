@@ -5,7 +5,7 @@ _xce_sandbox_words() {
   case $1 in
     '') echo 'config help launch lease normalise pki status stop' ;;
     'config') echo 'show' ;;
-    'lease') echo 'allocate init list release renew show takeover verify' ;;
+    'lease') echo 'allocate compact dump init list release renew repair show takeover verify' ;;
     'pki') echo 'init issue revoke' ;;
   esac
 }
@@ -17,10 +17,13 @@ _xce_sandbox_flags() {
     'help') echo '' ;;
     'launch') echo '--attempt --chdir --env* --job --label --lease --mpi --nodes --ranks --stdin --tasks-per-node --timeout --config --json' ;;
     'lease allocate') echo '--attempt --job --nodes --submitter --ttl --workspace --write* --config --json' ;;
+    'lease compact') echo '--config --json' ;;
+    'lease dump') echo '--epoch --config --json' ;;
     'lease init') echo '--config --json' ;;
     'lease list') echo '--status* --config --json' ;;
     'lease release') echo '--attempt --job --lease --config --json' ;;
     'lease renew') echo '--attempt --job --lease --ttl --config --json' ;;
+    'lease repair') echo '--config --json' ;;
     'lease show') echo '--attempt --job --lease --config --json' ;;
     'lease takeover') echo '--config --json' ;;
     'lease verify') echo '--config --json' ;;
@@ -56,6 +59,9 @@ _xce_sandbox_value() {
     'lease allocate --workspace') echo '@any' ;;
     'lease allocate --write') echo '@any' ;;
     'lease allocate --config') echo '@file' ;;
+    'lease compact --config') echo '@file' ;;
+    'lease dump --epoch') echo '@any' ;;
+    'lease dump --config') echo '@file' ;;
     'lease init --config') echo '@file' ;;
     'lease list --status') echo 'active draining normalising quarantined' ;;
     'lease list --config') echo '@file' ;;
@@ -68,6 +74,7 @@ _xce_sandbox_value() {
     'lease renew --lease') echo '@any' ;;
     'lease renew --ttl') echo '@any' ;;
     'lease renew --config') echo '@file' ;;
+    'lease repair --config') echo '@file' ;;
     'lease show --attempt') echo '@any' ;;
     'lease show --job' | 'lease show -j') echo '@any' ;;
     'lease show --lease') echo '@any' ;;

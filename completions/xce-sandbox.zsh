@@ -51,10 +51,13 @@ _xce-sandbox_lease() {
   local curcontext=$curcontext state line
   local -a words_here=(
     'allocate:Lease one uid of the pool to a job attempt'
+    'compact:Begin a new file of the lease log with the state as it is'
+    'dump:Write everything that the lease log holds as JSON lines'
     'init:Create the lease log of this cluster and instance'
     'list:List the leases that hold a uid'
     'release:End a job and free its uid, by proof'
     'renew:Give an active lease a new term from now on'
+    'repair:Go on in a new file where a crash left the lease log unfinished'
     'show:Show one lease, and what it waits for'
     'takeover:Make this controller the owner of the lease log'
     'verify:Check every byte of the lease log, without changing anything'
@@ -65,10 +68,13 @@ _xce-sandbox_lease() {
     rest)
       case $words[1] in
         allocate) _xce-sandbox_lease_allocate ;;
+        compact) _xce-sandbox_lease_compact ;;
+        dump) _xce-sandbox_lease_dump ;;
         init) _xce-sandbox_lease_init ;;
         list) _xce-sandbox_lease_list ;;
         release) _xce-sandbox_lease_release ;;
         renew) _xce-sandbox_lease_renew ;;
+        repair) _xce-sandbox_lease_repair ;;
         show) _xce-sandbox_lease_show ;;
         takeover) _xce-sandbox_lease_takeover ;;
         verify) _xce-sandbox_lease_verify ;;
@@ -136,6 +142,19 @@ _xce-sandbox_lease_allocate() {
     '--json''[Write the result as one JSON document]'
 }
 
+_xce-sandbox_lease_compact() {
+  _arguments -s -S \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_lease_dump() {
+  _arguments -s -S \
+    '--epoch=''[This epoch; default: the newest complete one]:N: ' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
 _xce-sandbox_lease_init() {
   _arguments -s -S \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
@@ -164,6 +183,12 @@ _xce-sandbox_lease_renew() {
     '(-j --job)'{-j+,--job=}'[Job id, exactly as the batch system writes it]:ID: ' \
     '--lease=''[Lease number, in place of --job]:N: ' \
     '--ttl=''[Length of the new term; default: \[lease\] ttl]:TIME: ' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_lease_repair() {
+  _arguments -s -S \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
     '--json''[Write the result as one JSON document]'
 }

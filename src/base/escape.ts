@@ -28,6 +28,17 @@ const escapeCodePoint = (character: string): string => {
 /** Escapes text that is already decoded; lone surrogates become \u{d800} to \u{dfff}. */
 export const escapeText = (text: string): string => text.replace(HIDDEN, escapeCodePoint);
 
+const HIDDEN_IN_JSON = /[\p{C}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu;
+
+const escapeUnits = (character: string): string =>
+  Array.from({ length: character.length }, (_, at) => character.charCodeAt(at))
+    .map((unit) => `\\u${unit.toString(16).padStart(4, '0')}`)
+    .join('');
+
+/** A value as one line of JSON that is safe on a terminal as well: it parses to the same value. */
+export const formatJsonLine = (value: unknown): string =>
+  `${JSON.stringify(value).replace(HIDDEN_IN_JSON, escapeUnits)}\n`;
+
 const isContinuation = (byte: number | undefined): boolean => byte !== undefined && (byte & 0xc0) === 0x80;
 
 /** Length in bytes of the well-formed UTF-8 sequence at `at` (Unicode 15, table 3-7), or 0 where there is none. */

@@ -53,6 +53,12 @@ export const countFlag = Flags.custom<number>({
   },
 });
 
+/** parseEpochName allows no longer number. */
+export const epochFlag = Flags.custom<number>({
+  helpValue: 'N',
+  parse: async (text) => parsed('an epoch', text, /^[1-9][0-9]{0,14}$/.test(text) ? Number(text) : undefined),
+});
+
 /** How a command names one lease. */
 export const leaseSelection = {
   job: jobFlag({ exclusive: ['lease'] }),

@@ -21,6 +21,10 @@ const wantsJson = (argv: readonly string[]): boolean => {
   return (end === -1 ? argv : argv.slice(0, end)).includes('--json');
 };
 
+/** Commands whose output is JSON lines, and so their errors. */
+const LINE_COMMANDS: readonly string[] = ['lease dump', 'lease watch'];
+const writesLines = (argv: readonly string[]): boolean => LINE_COMMANDS.includes(argv.slice(0, 2).join(' '));
+
 /** How long a failed command waits for its error to be read. */
 const ERROR_DELIVERY_MS = 2000;
 
@@ -50,7 +54,7 @@ const reportError = async (error: XceError, argv: readonly string[]): Promise<nu
     // A launch writes one event a line.
     const text = isLaunch
       ? JSON.stringify({ event: 'error', ...document })
-      : JSON.stringify(document, null, 2);
+      : JSON.stringify(document, null, writesLines(argv) ? 0 : 2);
     const written = writeOut(`${text}\n`).catch((failure: unknown) => {
       if (failure instanceof XceError) writeTalk(formatError(failure));
     });

@@ -7,6 +7,7 @@ import { sumCounts } from '../normalise/report.ts';
 import type { AllocateResult } from '../operations/lease-allocate.ts';
 import type { LogVerification } from '../operations/lease-log.ts';
 import type { ReleaseResult } from '../operations/lease-release.ts';
+import type { RepairResult } from '../operations/lease-repair.ts';
 import type { LogPosition } from '../wal/log.ts';
 import { formatTable } from './print.ts';
 
@@ -83,6 +84,15 @@ const fieldsOfPosition = ({ epoch, host, sequence }: LogPosition): readonly Fiel
 ];
 
 export const renderPosition = (position: LogPosition): string => renderFields(fieldsOfPosition(position));
+
+export const renderRepair = ({ repaired, kept, ...position }: RepairResult): string =>
+  renderFields([
+    ['outcome', repaired ? 'repaired' : 'nothing was wrong'],
+    ...fieldsOfPosition(position),
+    ...kept.map(
+      ({ path, offset, bytes }): Field => ['kept', `${path}: ${bytes} bytes from offset ${offset}`],
+    ),
+  ]);
 
 export const renderVerification = (result: LogVerification): string =>
   renderFields([

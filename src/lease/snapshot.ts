@@ -4,7 +4,7 @@
  * reclaims.
  * Equal states give equal bytes.
  */
-import type { NodeName } from '../base/ids.ts';
+import type { LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import { ByteReader, ByteWriter, newerBytes } from './codec.ts';
 import type { EndedAttempt } from './ended.ts';
@@ -168,22 +168,23 @@ const writeNodes = (to: ByteWriter, entry: NodesEntry): void => {
   });
 };
 
+const readLeaseNode = (from: ByteReader): LeaseNode => {
+  const role = NODE_ROLES[from.byte()];
+  if (role === undefined) throw from.corrupt('a node has an unknown role');
+  const binding = from.optional(() => readBinding(from));
+  const nonce = from.optional(() => from.hex(LIMITS.nonceBytes));
+  const certificate = from.optional(() => from.hex(LIMITS.digestBytes));
+  const isUntouched = binding === null && nonce === null && certificate === null;
+  return isUntouched ? UNTOUCHED_NODE[role] : { role, binding, nonce, certificate, reclaim: null };
+};
+
 const restoreNodes = (state: LeaseState, from: ByteReader): void => {
   const lease = state.leases.get(readLeaseNumber(from));
   if (lease === undefined) throw from.corrupt('nodes of a lease that is not there');
   from.list(NODES_PER_ENTRY, () => {
     const name = readNode(from);
-    const role = NODE_ROLES[from.byte()];
-    if (role === undefined) throw from.corrupt('a node has an unknown role');
     if (lease.nodes.has(name)) throw from.corrupt('a node is there twice');
-    const binding = from.optional(() => readBinding(from));
-    const nonce = from.optional(() => from.hex(LIMITS.nonceBytes));
-    const certificate = from.optional(() => from.hex(LIMITS.digestBytes));
-    const isUntouched = binding === null && nonce === null && certificate === null;
-    lease.nodes.set(
-      name,
-      isUntouched ? UNTOUCHED_NODE[role] : { role, binding, nonce, certificate, reclaim: null },
-    );
+    lease.nodes.set(name, readLeaseNode(from));
   });
 };
 
@@ -257,11 +258,58 @@ const restoreEntry = (state: LeaseState, kind: number, from: ByteReader): void =
   }
 };
 
-/**
- * Adds one record of a snapshot to a state that started empty. Throws XceError 'log-corrupt' on bytes that are
- * not exactly such a record, 'log-version' on those of a newer version.
- */
-export const restoreRecord = (state: LeaseState, record: Uint8Array): void => {
+/** One entry of a snapshot as plain values, for people and programs that look at a log. */
+export type SnapshotEntry =
+  | { readonly part: 'head'; readonly epoch: number; readonly nextLease: number }
+  | { readonly part: 'used'; readonly first: Uid; readonly last: Uid }
+  | { readonly part: 'freed'; readonly uid: Uid }
+  | ({ readonly part: 'ended' } & EndedAttempt)
+  | ({ readonly part: 'lease' } & Omit<Lease, 'nodes'>)
+  | {
+      readonly part: 'nodes';
+      readonly lease: LeaseNumber;
+      readonly nodes: readonly ({ readonly node: NodeName } & Omit<LeaseNode, 'reclaim'>)[];
+    }
+  | {
+      readonly part: 'reclaim';
+      readonly lease: LeaseNumber;
+      readonly node: NodeName;
+      readonly reclaim: Reclaim;
+    };
+
+const describeEntry = (kind: number, from: ByteReader): SnapshotEntry => {
+  switch (kind) {
+    case RECORD.head:
+      return { part: 'head', epoch: from.whole(SAFE), nextLease: from.whole(SAFE, 1) };
+    case RECORD.used:
+      return { part: 'used', first: readUid(from), last: readUid(from) };
+    case RECORD.freed:
+      return { part: 'freed', uid: readUid(from) };
+    case RECORD.ended:
+      return { part: 'ended', ...readEnded(from) };
+    case RECORD.leases: {
+      const { nodes: _, ...lease } = readLease(from);
+      return { part: 'lease', ...lease };
+    }
+    case RECORD.nodes: {
+      const lease = readLeaseNumber(from);
+      const nodes = from.list(NODES_PER_ENTRY, () => {
+        const node = readNode(from);
+        const { reclaim: _, ...rest } = readLeaseNode(from);
+        return { node, ...rest };
+      });
+      return { part: 'nodes', lease, nodes };
+    }
+    case RECORD.reclaims: {
+      const lease = readLeaseNumber(from);
+      return { part: 'reclaim', lease, node: readNode(from), reclaim: readReclaim(from) };
+    }
+    default:
+      throw newerBytes('a part of the checkpoint', SNAPSHOT_VERSION, SNAPSHOT_VERSION, kind);
+  }
+};
+
+const eachEntry = (record: Uint8Array, visit: (kind: number, from: ByteReader) => void): void => {
   const from = new ByteReader(record);
   const version = from.byte();
   if (version === 0) throw from.corrupt('its version is 0');
@@ -269,6 +317,20 @@ export const restoreRecord = (state: LeaseState, record: Uint8Array): void => {
   if (version !== SNAPSHOT_VERSION) {
     throw newerBytes('a part of the checkpoint', version, SNAPSHOT_VERSION, kind);
   }
-  do restoreEntry(state, kind, from);
+  do visit(kind, from);
   while (!from.isAtEnd);
 };
+
+/** What one record of a snapshot holds, without a state. Throws as restoreRecord does. */
+export const describeRecord = (record: Uint8Array): readonly SnapshotEntry[] => {
+  const entries: SnapshotEntry[] = [];
+  eachEntry(record, (kind, from) => entries.push(describeEntry(kind, from)));
+  return entries;
+};
+
+/**
+ * Adds one record of a snapshot to a state that started empty. Throws XceError 'log-corrupt' on bytes that are
+ * not exactly such a record, 'log-version' on those of a newer version.
+ */
+export const restoreRecord = (state: LeaseState, record: Uint8Array): void =>
+  eachEntry(record, (kind, from) => restoreEntry(state, kind, from));

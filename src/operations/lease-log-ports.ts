@@ -2,8 +2,9 @@
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import type { Settings } from '../config/settings.ts';
-import type { LeaseEvent } from '../lease/event.ts';
+import { decodeEvent, type LeaseEvent } from '../lease/event.ts';
 import { leaseMachine } from '../lease/machine.ts';
+import { describeRecord, type SnapshotEntry } from '../lease/snapshot.ts';
 import type { LeaseState } from '../lease/state.ts';
 import { bootClock } from '../os/boot-clock.ts';
 import { clientQuorum } from '../os/client-quorum.ts';
@@ -11,6 +12,9 @@ import { readBootId } from '../os/clock.ts';
 import { logFiles } from '../os/log-files.ts';
 import { mountOf } from '../os/mounts.ts';
 import { checkLog, type LogReport } from '../wal/check.ts';
+import { type DumpEnd, type DumpPorts, dumpEpoch } from '../wal/dump.ts';
+import type { EntryCodec, LogEntry } from '../wal/entries.ts';
+import type { EpochDirectoryOptions } from '../wal/epoch-directory.ts';
 import { EpochLog } from '../wal/epoch-log.ts';
 import { createStorage } from '../wal/probe.ts';
 
@@ -18,6 +22,9 @@ type LogSettings = Pick<Settings, 'cluster' | 'lease' | 'worker'>;
 
 const storageOf = ({ lease }: LogSettings) =>
   createStorage({ files: logFiles, mountOf, clientQuorum, randomBytes }, lease.storage);
+
+const wait = (milliseconds: number): Promise<void> =>
+  new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 export const openLeaseLog = (settings: LogSettings): EpochLog<LeaseState, LeaseEvent> => {
   const { cluster, lease, worker } = settings;
@@ -28,13 +35,13 @@ export const openLeaseLog = (settings: LogSettings): EpochLog<LeaseState, LeaseE
       bootId: readBootId(),
       processId: process.pid,
       randomBytes,
-      wait: (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds)),
+      wait,
       storage: storageOf(settings),
     },
     {
       directory: lease.directory,
       runDirectory: join(worker.runDirectory, 'controller'),
-      memoryPath: join(worker.stateDirectory, 'controller', 'seen.json'),
+      memoryPath: memoryPathOf(settings),
       cluster: cluster.name,
       instance: cluster.instance,
       host: worker.node,
@@ -45,14 +52,36 @@ export const openLeaseLog = (settings: LogSettings): EpochLog<LeaseState, LeaseE
   );
 };
 
+const memoryPathOf = ({ worker }: LogSettings): string =>
+  join(worker.stateDirectory, 'controller', 'seen.json');
+
+/** What reads the log without taking part in it needs. */
+const readingPorts = (settings: LogSettings): DumpPorts => ({
+  files: logFiles,
+  storage: storageOf(settings),
+  wait,
+});
+
+const placeOf = ({ lease, cluster }: LogSettings): EpochDirectoryOptions => ({
+  directory: lease.directory,
+  cluster: cluster.name,
+  instance: cluster.instance,
+});
+
 /** Looks at every epoch in the directory, also at those that count no more. */
-export const checkLeaseLog = (settings: LogSettings): Promise<LogReport> =>
+export const checkLeaseLog = (settings: LogSettings): Promise<LogReport<LeaseState>> =>
   checkLog(
-    { files: logFiles, storage: storageOf(settings) },
-    {
-      directory: settings.lease.directory,
-      cluster: settings.cluster.name,
-      instance: settings.cluster.instance,
-    },
+    readingPorts(settings),
+    { ...placeOf(settings), memoryPath: memoryPathOf(settings) },
     leaseMachine,
   );
+
+export type LeaseLogEntry = LogEntry<SnapshotEntry, LeaseEvent>;
+const CODEC: EntryCodec<SnapshotEntry, LeaseEvent> = { describe: describeRecord, decode: decodeEvent };
+
+/** The entries of an epoch, or of the newest complete one; see dumpEpoch. */
+export const dumpLeaseEpoch = (
+  settings: LogSettings,
+  epoch: number | undefined,
+): AsyncGenerator<readonly LeaseLogEntry[], DumpEnd> =>
+  dumpEpoch(readingPorts(settings), placeOf(settings), CODEC, epoch);

@@ -1,6 +1,6 @@
 /** The lease log itself: making it, taking it over, checking it. */
-import { XceError } from '../base/errors.ts';
-import type { EpochReport } from '../wal/check.ts';
+import { assert, XceError } from '../base/errors.ts';
+import type { EpochReport, LogProblem } from '../wal/check.ts';
 import type { LogPosition } from '../wal/log.ts';
 import type { Context } from './context.ts';
 import { checkLeaseLog } from './lease-log-ports.ts';
@@ -14,6 +14,13 @@ export const takeOverLeaseLog = async (context: Context): Promise<LogPosition> =
   return position;
 };
 
+/** Makes a long log short: the owner goes on in the next epoch, which begins with the state as it is. */
+export const compactLeaseLog = async (context: Context): Promise<LogPosition> => {
+  const { notices, ...position } = await context.log.compact();
+  tellNotices(context, notices);
+  return position;
+};
+
 export type LogVerification = LogPosition & {
   /** Bytes of an incomplete last record; they do not count. */
   readonly tornBytes: number;
@@ -22,21 +29,23 @@ export type LogVerification = LogPosition & {
   readonly epochs: readonly EpochReport[];
 };
 
-/**
- * Checks every byte of every epoch, and replays what counts. Throws the first problem with its path and offset,
- * and all of them in the detail.
- */
-export const verifyLeaseLog = async (context: Context): Promise<LogVerification> => {
-  const { epochs, problems } = await checkLeaseLog(context.settings);
+/** Throws the first of the problems with its path and offset, and all of them in the detail. */
+export const refuseProblems = (problems: readonly LogProblem[], next: string): void => {
   const [first] = problems;
-  if (first !== undefined) {
-    throw new XceError(first.code, first.message, {
-      at: first.offset === null ? first.path : `${first.path}, offset ${first.offset}`,
-      unchanged: 'the lease log',
-      next: 'man xce-sandbox-log',
-      detail: { problems },
-    });
-  }
-  const { epoch, token, host, sequence, tornBytes, state } = await context.log.read();
-  return { epoch, token, host, sequence, tornBytes, leases: state.leases.size, epochs };
+  if (first === undefined) return;
+  throw new XceError(first.code, first.message, {
+    at: first.offset === null ? first.path : `${first.path}, offset ${first.offset}`,
+    unchanged: 'the lease log',
+    next,
+    detail: { problems },
+  });
+};
+
+/** Checks every byte of every epoch, and replays what counts; writes nothing anywhere. */
+export const verifyLeaseLog = async (context: Context): Promise<LogVerification> => {
+  const { epochs, problems, newest } = await checkLeaseLog(context.settings);
+  refuseProblems(problems, 'man xce-sandbox-log');
+  assert(newest !== null, 'a log without problems has a newest complete epoch');
+  const { state, ...position } = newest;
+  return { ...position, leases: state.leases.size, epochs };
 };

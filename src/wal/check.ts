@@ -3,10 +3,13 @@ import { XceError } from '../base/errors.ts';
 import type { LogFiles } from '../os/log-files.ts';
 import { readFrames } from './decoder.ts';
 import { EpochDirectory, type EpochDirectoryOptions } from './epoch-directory.ts';
+import { EpochReader } from './epoch-reader.ts';
 import { onStorage } from './failure.ts';
+import type { LogPosition } from './log.ts';
 import { type Machine, viewOf } from './machine.ts';
+import { readSeen, type Seen } from './memory.ts';
 import { FILE_START } from './record.ts';
-import { type Mark, Replay } from './replay.ts';
+import type { Mark } from './replay.ts';
 import type { StoragePort } from './storage.ts';
 
 export type EpochReport = {
@@ -24,20 +27,22 @@ export type EpochReport = {
 };
 
 export type LogProblem = {
-  readonly code: 'log-corrupt' | 'log-version' | 'log-foreign';
+  readonly code: 'log-corrupt' | 'log-version' | 'log-foreign' | 'log-rollback';
   readonly path: string;
   /** Where the record begins that does not check; null where it is not one record. */
   readonly offset: number | null;
   readonly message: string;
 };
 
-export type LogReport = {
+export type LogReport<State> = {
   /** Newest first. */
   readonly epochs: readonly EpochReport[];
   readonly problems: readonly LogProblem[];
+  /** The log as it counts: the newest complete epoch, replayed; null when it does not check, or there is none. */
+  readonly newest: (LogPosition & { readonly state: State; readonly tornBytes: number }) | null;
 };
 
-const CODES: readonly string[] = ['log-corrupt', 'log-version', 'log-foreign'];
+const CODES: readonly string[] = ['log-corrupt', 'log-version', 'log-foreign', 'log-rollback'];
 const isProblemCode = (code: string): code is LogProblem['code'] => CODES.includes(code);
 
 const problemOf = (path: string, error: unknown): LogProblem => {
@@ -51,15 +56,32 @@ const problemOf = (path: string, error: unknown): LogProblem => {
   };
 };
 
-/** Checks the whole directory. Throws 'log-missing', 'log-io', and 'log-corrupt' when there are gaps in the names. */
+/**
+ * Checks the whole directory, and holds it against what this host has seen. Opens files for reading alone and writes
+ * nothing anywhere: it works on storage that is full or mounted read-only. Throws 'log-missing', 'log-io', and
+ * 'log-corrupt' when there are gaps in the names.
+ */
 export const checkLog = async <State, Event>(
-  ports: { readonly files: LogFiles; readonly storage: StoragePort },
-  options: EpochDirectoryOptions,
+  ports: {
+    readonly files: LogFiles;
+    readonly storage: StoragePort;
+    wait(milliseconds: number): Promise<void>;
+  },
+  options: EpochDirectoryOptions & { readonly memoryPath: string },
   machine: Machine<State, Event>,
-): Promise<LogReport> => {
+): Promise<LogReport<State>> => {
   const directory = new EpochDirectory(ports.files, options, ports.storage);
+  const reader = new EpochReader(directory, viewOf(machine), (milliseconds) => ports.wait(milliseconds));
   const epochs: EpochReport[] = [];
   const problems: LogProblem[] = [];
+  let newest: LogReport<State>['newest'] = null;
+  let seen: Seen | undefined;
+  try {
+    seen = await readSeen(ports.files, options.memoryPath, directory.identity);
+  } catch (error) {
+    problems.push(problemOf(options.memoryPath, error));
+  }
+  const highest = await directory.newest();
   /** What later epochs rest on, by epoch. */
   const wanted = new Map<number, { readonly mark: Mark; readonly by: number }[]>();
 
@@ -69,7 +91,7 @@ export const checkLog = async <State, Event>(
     if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
     try {
       const { bytes } = await onStorage('look at', path, () => file.facts());
-      const replay = new Replay(viewOf(machine), { path, epoch, identity: directory.identity });
+      const replay = reader.newReplay(epoch, seen);
       await onStorage('read', path, () => replay.advance(file));
       const { header, complete, position, tornBytes } = replay;
       const isComplete = complete !== undefined;
@@ -89,6 +111,11 @@ export const checkLog = async <State, Event>(
         tornBytes,
         base,
       });
+      if (isComplete && header !== undefined && newest === null && problems.length === 0) {
+        const { token, host } = header;
+        newest = { epoch, token, host, sequence: replay.last.sequence, state: replay.state, tornBytes };
+        await reader.checkSeen(highest, replay, seen);
+      }
       const marks = wanted.get(epoch) ?? [];
       if (marks.length > 0 && status !== 'empty') {
         const chains = new Map<number, number>();
@@ -111,7 +138,7 @@ export const checkLog = async <State, Event>(
     }
   };
 
-  for (let epoch = await directory.newest(); epoch >= 1; epoch--) {
+  for (let epoch = highest; epoch >= 1; epoch--) {
     try {
       await checkOne(epoch);
     } catch (error) {
@@ -122,5 +149,5 @@ export const checkLog = async <State, Event>(
     const message = 'no epoch is complete';
     problems.push({ code: 'log-corrupt', path: directory.path, offset: null, message });
   }
-  return { epochs, problems };
+  return { epochs, problems, newest };
 };

@@ -2,7 +2,7 @@
  * Bytes of the log back to frames: in order, each checked, in bounded memory. What stands at the end of a file
  * and does not check is either a torn tail or corruption; `isTorn` is the one place that tells them apart.
  */
-import type { XceError } from '../base/errors.ts';
+import { XceError } from '../base/errors.ts';
 import { crcOf } from './crc.ts';
 import {
   CHECKED_HEADER_BYTES,
@@ -54,8 +54,26 @@ export class Frame {
     this.view = viewOf(bytes);
   }
 
+  /** Behind this frame. */
+  get next(): FramePosition {
+    const offset = this.offset + HEADER_BYTES + (this.end - this.start) + TRAILER_BYTES;
+    return { offset, sequence: this.sequence + 1, chain: this.chain };
+  }
+
   corrupt(reason: string, cause?: unknown): XceError {
     return corruptLog(this.path, this.offset, reason, cause);
+  }
+
+  /** What the machine says of the payload, with the place that the machine does not know. */
+  locate(error: unknown): XceError {
+    if (!(error instanceof XceError)) {
+      const message = `${this.path}: the record at ${this.offset} cannot be replayed`;
+      return new XceError('bug', message, { at: `${this.path}:${this.offset}`, cause: error });
+    }
+    if (error.facts.at?.startsWith(`${this.path}:`) === true) return error;
+    if (error.code === 'log-corrupt') return this.corrupt(error.message, error);
+    if (error.code === 'log-version') return newerLog(this.path, this.offset, error.message, error);
+    return error;
   }
 }
 
@@ -130,7 +148,8 @@ const endAt = async (
 };
 
 /**
- * Reads frames from `from` to the end of the file, or until `framesMax` have been visited. Throws 'log-corrupt'
+ * Reads frames from `from` to the end of the file, or until `framesMax` have been visited, or `isEnough` says so after
+ * one of them. Throws 'log-corrupt'
  * with the offset of the frame that does not check, 'log-version' for one of a newer format; what `visit` throws
  * passes through. Reads never go back: a file that grows meanwhile is read as far as it was seen.
  */
@@ -140,6 +159,7 @@ export const readFrames = async (
   from: FramePosition,
   visit: (frame: Frame) => void,
   framesMax = Number.MAX_SAFE_INTEGER,
+  isEnough: () => boolean = () => false,
 ): Promise<FramesRead> => {
   let buffer = new Uint8Array(framesMax === 1 ? 4 << 10 : CHUNK_BYTES);
   let view = viewOf(buffer);
@@ -203,6 +223,7 @@ export const readFrames = async (
       offset += frameBytes;
       sequence += 1;
       chain = check;
+      if (isEnough()) return { position: { offset, sequence, chain }, tornBytes: 0 };
     }
     if (frames >= framesMax) return { position: { offset, sequence, chain }, tornBytes: 0 };
     const rest = end - start;

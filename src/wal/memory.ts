@@ -6,7 +6,7 @@ import { dirname } from 'node:path';
 import { assert, errnoOf, XceError } from '../base/errors.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 import { crcOf } from './crc.ts';
-import { appendAll, onStorage, overwriteAll, unlinkIfThere } from './failure.ts';
+import { appendAll, onStorage, overwriteAll, storageFailure, unlinkIfThere } from './failure.ts';
 import type { LogIdentity, Mark } from './replay.ts';
 
 /** A record that was acknowledged. The header (sequence 0) stands for an epoch of which no more is known. */
@@ -89,6 +89,54 @@ export const findRollback = (seen: Seen, sight: LogSight): string | undefined =>
   return rests ? undefined : `epoch ${epoch} does not rest on record ${seen.sequence} of epoch ${seen.epoch}`;
 };
 
+const unreadableMemory = (path: string, reason: string): XceError =>
+  new XceError('log-rollback', `${path} cannot be read: ${reason}`, {
+    at: path,
+    unchanged: 'nothing was written to the lease log',
+    next: 'it says what this host has seen of the log; remove it only if the log is known to be the newest',
+  });
+
+/** The newer line of a memory, and which one it is. Throws 'log-rollback' when there is none of this log. */
+const readLines = async (
+  file: LogFile,
+  path: string,
+  identity: LogIdentity,
+): Promise<{ readonly seen: Seen; readonly line: number }> => {
+  if (!(await onStorage('look at', path, () => file.facts())).isRegular) {
+    throw unreadableMemory(path, 'it is not a regular file');
+  }
+  const bytes = Buffer.alloc(LINES * LINE_BYTES);
+  // Local and smaller than a page: one read gives all of it.
+  const length = await onStorage('read', path, () => file.read(bytes, 0));
+  let newest: { readonly seen: Seen; readonly line: number } | undefined;
+  for (let line = 0; (line + 1) * LINE_BYTES <= length; line++) {
+    const seen = decodeLine(bytes.subarray(line * LINE_BYTES, (line + 1) * LINE_BYTES), identity);
+    if (seen !== undefined && isNewer(seen, newest?.seen)) newest = { seen, line };
+  }
+  if (newest === undefined) throw unreadableMemory(path, 'it holds no memory of this log');
+  return newest;
+};
+
+/** What a host has seen, read without a change to anything; undefined when it has seen nothing. */
+export const readSeen = async (
+  files: LogFiles,
+  path: string,
+  identity: LogIdentity,
+): Promise<Seen | undefined> => {
+  let file: LogFile;
+  try {
+    file = await files.open(path, 'read');
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT') return undefined;
+    throw storageFailure('read', path, error);
+  }
+  try {
+    return (await readLines(file, path, identity)).seen;
+  } finally {
+    await file.close();
+  }
+};
+
 /** The memory of this host as the log uses it: loaded again and again, written only forwards. */
 export class HostMemory {
   readonly path: string;
@@ -107,34 +155,16 @@ export class HostMemory {
     this.#processId = processId;
   }
 
-  #unreadable(reason: string): XceError {
-    return new XceError('log-rollback', `${this.path} cannot be read: ${reason}`, {
-      at: this.path,
-      unchanged: 'nothing was written to the lease log',
-      next: 'it says what this host has seen of the log; remove it only if the log is known to be the newest',
-    });
-  }
-
   /** The newest that this process or another of the host has written down. One that cannot be read is refused. */
   async load(): Promise<Seen | undefined> {
     const { path } = this;
     const file = await onStorage('read', path, () => this.#open());
     if (file === undefined) return this.#seen;
-    const bytes = Buffer.alloc(LINES * LINE_BYTES);
-    // Local and smaller than a page: one read gives all of it.
-    const length = await onStorage('read', path, () => file.read(bytes, 0));
-    let isReadable = false;
-    for (let line = 0; line < LINES; line++) {
-      const end = (line + 1) * LINE_BYTES;
-      if (length < end) break;
-      const seen = decodeLine(bytes.subarray(end - LINE_BYTES, end), this.#identity);
-      if (seen === undefined) continue;
-      isReadable = true;
-      if (this.#seen !== undefined && isNewer(this.#seen, seen)) continue;
+    const { seen, line } = await readLines(file, path, this.#identity);
+    if (this.#seen === undefined || !isNewer(this.#seen, seen)) {
       this.#seen = seen;
       this.#nextLine = 1 - line;
     }
-    if (!isReadable) throw this.#unreadable('it holds no memory of this log');
     return this.#seen;
   }
 
@@ -161,21 +191,12 @@ export class HostMemory {
 
   async #open(): Promise<LogFile | undefined> {
     if (this.#file !== undefined) return this.#file;
-    let file: LogFile;
     try {
-      file = await this.#files.open(this.path, 'update');
+      this.#file = await this.#files.open(this.path, 'update');
     } catch (error) {
-      if (errnoOf(error) === 'ENOENT') return undefined;
-      throw error;
+      if (errnoOf(error) !== 'ENOENT') throw error;
     }
-    try {
-      if (!(await file.facts()).isRegular) throw this.#unreadable('it is not a regular file');
-    } catch (error) {
-      await file.close();
-      throw error;
-    }
-    this.#file = file;
-    return file;
+    return this.#file;
   }
 
   /** Makes the file as one step that survives a crash, with the second line still empty. */

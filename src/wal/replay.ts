@@ -24,7 +24,6 @@ import {
   FILE_START,
   type FramePosition,
   type LogHeader,
-  newerLog,
   TYPE,
 } from './record.ts';
 
@@ -35,7 +34,7 @@ export type LogIdentity = { readonly cluster: string; readonly instance: string 
 export type Mark = { readonly sequence: number; readonly chain: number };
 
 /** Throws 'log-foreign' for the log of another cluster or instance, 'log-corrupt' for another epoch's file. */
-const checkHeader = (header: LogHeader, identity: LogIdentity, epoch: number, path: string): void => {
+export const checkHeader = (header: LogHeader, identity: LogIdentity, epoch: number, path: string): void => {
   if (header.cluster !== identity.cluster || header.instance !== identity.instance) {
     throw new XceError(
       'log-foreign',
@@ -171,18 +170,7 @@ export class Replay<State, Event> {
     try {
       this.#apply(frame);
     } catch (error) {
-      if (!(error instanceof XceError)) {
-        throw new XceError('bug', `${this.path}: the record at ${frame.offset} cannot be replayed`, {
-          at: `${this.path}:${frame.offset}`,
-          cause: error,
-        });
-      }
-      // What the machine refuses has no offset yet.
-      if (error.code === 'log-corrupt' && error.facts.at === undefined) {
-        throw frame.corrupt(error.message, error);
-      }
-      if (error.code === 'log-version') throw newerLog(this.path, frame.offset, error.message, error);
-      throw error;
+      throw frame.locate(error);
     }
     this.#beforeSequence = this.#lastSequence;
     this.#beforeChain = this.#lastChain;

@@ -27,15 +27,19 @@ export type StoragePort = {
 export const encodeStorage = ({ type, source, path, probe }: StorageFacts): string =>
   JSON.stringify({ type, source, path, probe });
 
-/** The type in a header's storage text; undefined when it says none. */
-export const storageTypeOf = (text: string): string | undefined => {
-  let value: unknown;
+/** What a header says of its storage, for people; its text as it is where that is no JSON. */
+export const decodeStorage = (text: string): unknown => {
   try {
-    value = JSON.parse(text);
+    return JSON.parse(text);
   } catch (error) {
-    if (error instanceof SyntaxError) return undefined;
+    if (error instanceof SyntaxError) return text;
     throw error;
   }
+};
+
+/** The type in a header's storage text; undefined when it says none. */
+export const storageTypeOf = (text: string): string | undefined => {
+  const value = decodeStorage(text);
   if (typeof value !== 'object' || value === null || !('type' in value)) return undefined;
   return typeof value.type === 'string' ? value.type : undefined;
 };

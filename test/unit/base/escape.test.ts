@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { escapeBytes, escapeText, quoteText } from '../../../src/base/escape.ts';
+import { escapeBytes, escapeText, formatJsonLine, quoteText } from '../../../src/base/escape.ts';
 
 const bytes = (...values: number[]): Uint8Array => Uint8Array.from(values);
 const utf8 = (text: string): Uint8Array => new TextEncoder().encode(text);
@@ -75,5 +75,24 @@ describe('escapeText and quoteText', () => {
   test('a long value is cut and says so, without cutting a character in two', () => {
     expect(quoteText('😀'.repeat(5), 3)).toBe('"😀😀😀"…');
     expect(quoteText('abc', 3)).toBe('"abc"');
+  });
+});
+
+describe('formatJsonLine', () => {
+  test.each([
+    'plain',
+    '\u001b[31m',
+    '\u009b0m',
+    'a\u202eb',
+    'a\u2028b\nc',
+    '\ud83d\ude00',
+    '\u{e0041}',
+    '\ud800',
+    '\u007f',
+  ])('is one visible line that parses to the same value: %j', (text) => {
+    const line = formatJsonLine({ text });
+    expect(JSON.parse(line)).toEqual({ text });
+    expect(line.slice(0, -1)).toMatch(/^[^\p{C}\p{Zl}\p{Zp}]*$/u);
+    expect(line.at(-1)).toBe('\n');
   });
 });

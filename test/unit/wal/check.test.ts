@@ -1,10 +1,10 @@
 import { describe, expect, test } from 'vitest';
 import { checkLog, type LogReport } from '../../../src/wal/check.ts';
 import { GO } from '../../crash/simulated-disk.ts';
-import { grantMachine, World } from '../../crash/world.ts';
+import { type Grants, grantMachine, World } from '../../crash/world.ts';
 
-const check = (world: World): Promise<LogReport> =>
-  checkLog(world.portsOf('checker'), { directory: '/log', cluster: 'c', instance: 'main' }, grantMachine);
+const check = (world: World, host = 'checker', cluster = 'c'): Promise<LogReport<Grants>> =>
+  checkLog(world.portsOf(host), { ...world.optionsOf(host), cluster }, grantMachine);
 
 /** Epoch 1 with two grants, a void epoch 2, and epoch 3 with one grant more. */
 const threeEpochs = async (): Promise<World> => {
@@ -81,13 +81,29 @@ describe('checking a log', () => {
     ]);
   });
 
+  test('finds that it is older than what this host has seen, and leaves what it has seen as it is', async () => {
+    const world = await threeEpochs();
+    const before = world.disk.copyOf('/log');
+    await world.controller('c').grant('four');
+    const seen = world.disk.bytesOf('/var/c/seen.json');
+    expect((await check(world, 'c')).problems).toEqual([]);
+    for (const [path, bytes] of before) world.disk.put(path, bytes);
+    expect((await check(world, 'c')).problems).toMatchObject([{ code: 'log-rollback' }]);
+    expect(world.disk.bytesOf('/var/c/seen.json')).toEqual(seen);
+  });
+
+  test('opens nothing for writing', async () => {
+    const world = await threeEpochs();
+    const process = world.disk.process();
+    const ports = world.portsOf('c', process);
+    expect((await checkLog(ports, world.optionsOf('c'), grantMachine)).newest).toMatchObject({ epoch: 3 });
+    const calls = new Set(process.steps.map(({ call }) => call));
+    expect([...calls].sort()).toEqual(['close', 'facts', 'list', 'open', 'read']);
+  });
+
   test('of another cluster says so', async () => {
     const world = await threeEpochs();
-    const report = await checkLog(
-      world.portsOf('checker'),
-      { directory: '/log', cluster: 'other', instance: 'main' },
-      grantMachine,
-    );
+    const report = await check(world, 'checker', 'other');
     expect(new Set(report.problems.map(({ code }) => code))).toEqual(new Set(['log-foreign']));
   });
 });
