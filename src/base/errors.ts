@@ -173,10 +173,21 @@ export class XceError extends Error {
 
 export const isErrorCode = (text: string): text is ErrorCode => Object.hasOwn(ERRORS, text);
 
+/** Errnos of Linux that storage answers with and libuv has no name for: it says "Unknown system error -37". */
+const UNNAMED: ReadonlyMap<string, string> = new Map([
+  ['37', 'ENOLCK'],
+  ['77', 'EBADFD'],
+  ['116', 'ESTALE'],
+  ['117', 'EUCLEAN'],
+  ['122', 'EDQUOT'],
+]);
+
 /** The errno name of a failed system call ('EIO'), or undefined for anything else. */
 export const errnoOf = (error: unknown): string | undefined => {
-  if (!(error instanceof Error) || !('code' in error)) return undefined;
-  return typeof error.code === 'string' && /^E[A-Z0-9]+$/.test(error.code) ? error.code : undefined;
+  if (!(error instanceof Error) || !('code' in error) || typeof error.code !== 'string') return undefined;
+  const number = /^Unknown system error -([0-9]+)$/.exec(error.code)?.[1];
+  if (number !== undefined) return UNNAMED.get(number);
+  return /^E[A-Z0-9]+$/.test(error.code) ? error.code : undefined;
 };
 
 /** What anything thrown says, without its stack. */

@@ -43,6 +43,10 @@ export type LogFile = {
   /** See tryLockFile. */
   tryLock(): boolean;
   unlock(): void;
+  /**
+   * Never fails: close(2) gives the descriptor and its lock back whatever it answers, and of data it could only say
+   * what fsync has said before.
+   */
   close(): Promise<void>;
 };
 
@@ -88,6 +92,15 @@ const calls = {
   write: promisify(write),
 };
 
+/** See LogFile.close. */
+const closeQuietly = async (fd: number): Promise<void> => {
+  try {
+    await calls.close(fd);
+  } catch {
+    // There is nothing to do about it, and nothing that it would change.
+  }
+};
+
 const { O_RDONLY, O_RDWR, O_APPEND, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_DIRECTORY } = constants;
 const FLAGS: Record<OpenPurpose, number> = {
   read: O_RDONLY,
@@ -116,7 +129,7 @@ const fileOf = (fd: number): LogFile => ({
   sync: () => calls.fsync(fd),
   tryLock: () => tryLockFile(fd),
   unlock: () => unlockFile(fd),
-  close: () => calls.close(fd),
+  close: () => closeQuietly(fd),
 });
 
 /** The real ones. */
@@ -127,7 +140,7 @@ export const logFiles: LogFiles = {
       // A checksum is no secret: whoever may write the log may forge leases.
       requireRootOnlyWrites(path)(await calls.fstat(fd));
     } catch (error) {
-      await calls.close(fd);
+      await closeQuietly(fd);
       throw error;
     }
     return fileOf(fd);
@@ -146,7 +159,7 @@ export const logFiles: LogFiles = {
     try {
       await calls.fsync(fd);
     } finally {
-      await calls.close(fd);
+      await closeQuietly(fd);
     }
   },
   makeDirectory: async (path, mode) => {

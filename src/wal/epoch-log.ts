@@ -226,11 +226,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     } catch {
       // The lock between hosts is a courtesy, and closing gives it back where unlocking fails.
     }
-    try {
-      await open.file.close();
-    } catch {
-      // Everything that must be durable has been fsynced; close(2) frees the descriptor in any case.
-    }
+    await open.file.close();
   }
 
   /** Gives back the lock on the log and keeps the descriptor, with the state, for the next commit. */

@@ -230,7 +230,7 @@ export class EpochTaker<State, Event> {
       }
       last = await onStorage('write', path, () => this.#writeBase(file, epoch, first, below));
     } finally {
-      await onStorage('close', path, () => file.close());
+      await file.close();
     }
     if (await this.#directory.hasSuccessor(epoch)) return undefined;
     await this.#tokens.mark(token, false);

@@ -171,10 +171,6 @@ export class HostTokens {
   async release(held: HeldToken): Promise<void> {
     if (!held.isHeld) return;
     held.isHeld = false;
-    try {
-      await held.file.close();
-    } catch {
-      // The file is local and was never written through a cache: closing it frees descriptor and lock in any case.
-    }
+    await held.file.close();
   }
 }

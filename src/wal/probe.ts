@@ -2,7 +2,7 @@
 import { join } from 'node:path';
 import { errnoOf, XceError } from '../base/errors.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
-import { appendAll, lockFailure, reasonOf, unlinkIfThere } from './failure.ts';
+import { appendAll, lockFailure, onStorage, reasonOf, unlinkIfThere } from './failure.ts';
 import type { StorageFacts, StoragePort } from './storage.ts';
 
 /** The mount that a directory lies in; os/mounts.ts has more of it. */
@@ -183,6 +183,13 @@ export const createStorage = (ports: StoragePorts, storage: 'shared' | 'local'):
     try {
       mount = ports.mountOf(directory);
     } catch (error) {
+      const errno = errnoOf(error instanceof XceError ? error.facts.cause : error);
+      if (errno !== 'ENOENT' && errno !== 'ENOTDIR') {
+        throw new XceError('log-io', `cannot look at ${directory}: ${reasonOf(error)}`, {
+          at: directory,
+          cause: error,
+        });
+      }
       throw new XceError('log-missing', `${directory} is not there: ${reasonOf(error)}`, {
         at: directory,
         next: 'mount the storage of the lease log, or correct [lease] directory',
@@ -213,8 +220,8 @@ export const createStorage = (ports: StoragePorts, storage: 'shared' | 'local'):
         kept.push(promise.name);
       }
     } finally {
-      await unlinkIfThere(files, name);
-      await unlinkIfThere(files, `${name}.link`);
+      for (const path of [name, `${name}.link`])
+        await onStorage('remove', path, () => unlinkIfThere(files, path));
     }
     return { ...facts, probe: { kept, staleness: null } };
   };

@@ -400,11 +400,18 @@ export class SimulatedProcess {
         this.#stepAtOnce('unlock', path, () => {
           if (inode.lock === owner) inode.lock = undefined;
         }),
-      close: () =>
-        this.#step('close', path, () => {
+      close: async () => {
+        const giveBack = (): void => {
           if (inode.lock === owner) inode.lock = undefined;
           this.#held.delete(owner);
-        }),
+        };
+        try {
+          await this.#step('close', path, giveBack);
+        } catch (error) {
+          if (!(error instanceof SystemError)) throw error;
+          giveBack();
+        }
+      },
     };
   }
 

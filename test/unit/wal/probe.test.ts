@@ -165,15 +165,19 @@ describe('a probe', () => {
     }
   });
 
-  test('of a directory that is not there says that there is no log', async () => {
+  test.each([
+    ['is not there says that there is no log', 'ENOENT', 'log-missing'],
+    ['cannot be reached says nothing of the kind', 'ESTALE', 'log-io'],
+  ])('of a directory that %s', async (_, errno, code) => {
     const ports = {
       files: new SimulatedDisk().process().files,
       mountOf: () => {
-        throw new XceError('os', 'cannot open "/log": ENOENT');
+        const cause = Object.assign(new Error(errno), { code: errno });
+        throw new XceError('os', `cannot open "/log": ${errno}`, { cause });
       },
       clientQuorum: noQuorum,
       randomBytes: (count: number) => Buffer.alloc(count),
     };
-    await expect(createStorage(ports, 'local').look('/log')).rejects.toMatchObject({ code: 'log-missing' });
+    await expect(createStorage(ports, 'local').look('/log')).rejects.toMatchObject({ code });
   });
 });
