@@ -68,10 +68,14 @@ const commandOf = (database: Database, id: number, services: readonly string[]):
 export const lookUpNumber = async (
   database: Database,
   id: number,
-  options: NameServiceOptions & { readonly services: readonly string[] },
+  options: NameServiceOptions & {
+    readonly services: readonly string[];
+    /** What other questions have left of the time. */
+    readonly remainingMs?: number;
+  },
 ): Promise<Answer> => {
-  const { program = '/usr/bin/getent', timeoutMs, services } = options;
-  const result = await runChild(program, argvOf(database, id, services), { timeoutMs });
+  const { program = '/usr/bin/getent', timeoutMs, services, remainingMs = timeoutMs } = options;
+  const result = await runChild(program, argvOf(database, id, services), { timeoutMs: remainingMs });
   return judge({ database, id, what: commandOf(database, id, services) }, result, timeoutMs);
 };
 
@@ -119,7 +123,7 @@ export const createNameService = (options: CheckedNameServiceOptions): NameServi
         return unknown('nsswitch.conf', messageOf(error));
       }
       const ask = (database: Database, id: number, of = services[database]): Promise<Answer> =>
-        lookUpNumber(database, id, { ...options, timeoutMs: remainingMs(), services: of });
+        lookUpNumber(database, id, { ...options, remainingMs: remainingMs(), services: of });
       const control = async (of: readonly string[]): Promise<Answer | undefined> => {
         const found = await ask('passwd', controlUid, of);
         if (found.answer === 'present') return undefined;

@@ -55,7 +55,7 @@ const converse = (path: string, requests: readonly Buffer[], timeoutMs: number):
       socket.destroy();
       reject(new Error(why));
     };
-    const timer = setTimeout(() => fail(`no answer within ${timeoutMs} ms`), timeoutMs);
+    const timer = setTimeout(() => fail('no answer in time'), timeoutMs);
     const proceed = (): void => {
       const next = requests[replies.length];
       if (next !== undefined) {
@@ -121,7 +121,7 @@ const askBus = async (
 ): Promise<BusAnswer> => {
   const argv = ['--system', '--json=short', 'call', INFOPIPE, path, call.interface, call.member];
   const end = await runChild(busctl, argv, { timeoutMs });
-  if (end.timedOut) return { ok: false, why: `no answer within ${timeoutMs} ms` };
+  if (end.timedOut) return { ok: false, why: 'no answer in time' };
   if (end.exitCode !== 0) {
     const why = end.spawnErrno ?? end.stderr.toString('latin1').trim();
     return { ok: false, why: quoteText(why === '' ? `status ${end.exitCode ?? end.signal}` : why) };

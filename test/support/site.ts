@@ -10,16 +10,16 @@ export const SUBMITTER = { name: 'alice', uid: 1001 } as const;
 export const POOL = { first: 70_000, last: 70_015 } as const;
 export const WORKSPACE = '/shared/xce';
 
-const CONFIG_PATH = '/etc/xce-sandbox/xce-sandbox.ini';
+export const CONFIG_PATH = '/etc/xce-sandbox/xce-sandbox.ini';
 
-const configuration = (hosts: string): string => `[cluster]
+const configuration = (hosts: string, controlUid: number): string => `[cluster]
 name = demo
 
 [pool]
 range = ${POOL.first}-${POOL.last}
 
 [directory]
-control_uid = ${SUBMITTER.uid}
+control_uid = ${controlUid}
 
 [lease]
 directory = /ctl-shared/leases
@@ -52,10 +52,10 @@ export class Site {
   readonly controller: Node;
   readonly workers: readonly Node[];
 
-  private constructor(cluster: Cluster) {
+  private constructor(cluster: Cluster, workers: readonly string[]) {
     this.cluster = cluster;
     this.controller = cluster.node('ctl');
-    this.workers = cluster.nodes.filter((node) => node !== this.controller);
+    this.workers = workers.map((name) => cluster.node(name));
   }
 
   /** Boots ctl and the given nodes, default n1 to n3. `down()` must follow, whatever happens. */
@@ -70,15 +70,19 @@ export class Site {
     }
   }
 
-  /** Makes a site of a cluster that is up: its node ctl is the controller, the others are workers. */
-  static async setUp(cluster: Cluster): Promise<Site> {
-    const site = new Site(cluster);
-    await site.#setUp();
+  /** Makes a site of a cluster that is up: its node ctl is the controller, the others are workers unless told. */
+  static async setUp(
+    cluster: Cluster,
+    options: { readonly workers?: readonly string[]; readonly controlUid?: number } = {},
+  ): Promise<Site> {
+    const others = cluster.nodes.map((node) => node.name).filter((name) => name !== 'ctl');
+    const site = new Site(cluster, options.workers ?? others);
+    await site.#setUp(options.controlUid ?? SUBMITTER.uid);
     return site;
   }
 
-  async #setUp(): Promise<void> {
-    const config = configuration(this.workers.map((node) => node.name).join(','));
+  async #setUp(controlUid: number): Promise<void> {
+    const config = configuration(this.workers.map((node) => node.name).join(','), controlUid);
     await this.controller.must(['install', '-d', '-m', '0711', WORKSPACE]);
     await this.controller.must(['install', '-d', '-m', '0700', '/ctl-shared/leases']);
     await this.controller.must(['install', '-d', '-m', '0755', '/etc/xce-sandbox']);
