@@ -5,7 +5,7 @@ _xce_sandbox_words() {
   case $1 in
     '') echo 'config help launch lease normalise pki status stop' ;;
     'config') echo 'show' ;;
-    'lease') echo 'allocate compact dump init list release renew repair show takeover verify' ;;
+    'lease') echo 'allocate audit compact dump expire init list reclaim release renew repair show takeover verify' ;;
     'pki') echo 'init issue revoke' ;;
   esac
 }
@@ -17,10 +17,13 @@ _xce_sandbox_flags() {
     'help') echo '' ;;
     'launch') echo '--attempt --chdir --env* --job --label --lease --mpi --nodes --ranks --stdin --tasks-per-node --timeout --config --json' ;;
     'lease allocate') echo '--attempt --job --nodes --submitter --ttl --workspace --write* --config --json' ;;
+    'lease audit') echo '--config --json' ;;
     'lease compact') echo '--config --json' ;;
     'lease dump') echo '--epoch --config --json' ;;
+    'lease expire') echo '--all --attempt --job --lease --config --json' ;;
     'lease init') echo '--config --json' ;;
     'lease list') echo '--status* --config --json' ;;
+    'lease reclaim') echo '--attempt --by --job --lease --node --reason --config --json' ;;
     'lease release') echo '--attempt --job --lease --config --json' ;;
     'lease renew') echo '--attempt --job --lease --ttl --config --json' ;;
     'lease repair') echo '--config --json' ;;
@@ -59,12 +62,24 @@ _xce_sandbox_value() {
     'lease allocate --workspace') echo '@any' ;;
     'lease allocate --write') echo '@any' ;;
     'lease allocate --config') echo '@file' ;;
+    'lease audit --config') echo '@file' ;;
     'lease compact --config') echo '@file' ;;
     'lease dump --epoch') echo '@any' ;;
     'lease dump --config') echo '@file' ;;
+    'lease expire --attempt') echo '@any' ;;
+    'lease expire --job' | 'lease expire -j') echo '@any' ;;
+    'lease expire --lease') echo '@any' ;;
+    'lease expire --config') echo '@file' ;;
     'lease init --config') echo '@file' ;;
     'lease list --status') echo 'active draining normalising quarantined' ;;
     'lease list --config') echo '@file' ;;
+    'lease reclaim --attempt') echo '@any' ;;
+    'lease reclaim --by') echo '@any' ;;
+    'lease reclaim --job' | 'lease reclaim -j') echo '@any' ;;
+    'lease reclaim --lease') echo '@any' ;;
+    'lease reclaim --node') echo '@any' ;;
+    'lease reclaim --reason') echo '@any' ;;
+    'lease reclaim --config') echo '@file' ;;
     'lease release --attempt') echo '@any' ;;
     'lease release --job' | 'lease release -j') echo '@any' ;;
     'lease release --lease') echo '@any' ;;

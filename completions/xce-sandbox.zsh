@@ -51,10 +51,13 @@ _xce-sandbox_lease() {
   local curcontext=$curcontext state line
   local -a words_here=(
     'allocate:Lease one uid of the pool to a job attempt'
+    'audit:Ask the name service about the uid of every lease'
     'compact:Begin a new file of the lease log with the state as it is'
     'dump:Write everything that the lease log holds as JSON lines'
+    'expire:Put leases whose time is over into quarantine'
     'init:Create the lease log of this cluster and instance'
     'list:List the leases that hold a uid'
+    'reclaim:Attest that a lost node of a lease is fenced off'
     'release:End a job and free its uid, by proof'
     'renew:Give an active lease a new term from now on'
     'repair:Go on in a new file where a crash left the lease log unfinished'
@@ -68,10 +71,13 @@ _xce-sandbox_lease() {
     rest)
       case $words[1] in
         allocate) _xce-sandbox_lease_allocate ;;
+        audit) _xce-sandbox_lease_audit ;;
         compact) _xce-sandbox_lease_compact ;;
         dump) _xce-sandbox_lease_dump ;;
+        expire) _xce-sandbox_lease_expire ;;
         init) _xce-sandbox_lease_init ;;
         list) _xce-sandbox_lease_list ;;
+        reclaim) _xce-sandbox_lease_reclaim ;;
         release) _xce-sandbox_lease_release ;;
         renew) _xce-sandbox_lease_renew ;;
         repair) _xce-sandbox_lease_repair ;;
@@ -142,6 +148,12 @@ _xce-sandbox_lease_allocate() {
     '--json''[Write the result as one JSON document]'
 }
 
+_xce-sandbox_lease_audit() {
+  _arguments -s -S \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
 _xce-sandbox_lease_compact() {
   _arguments -s -S \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
@@ -155,6 +167,16 @@ _xce-sandbox_lease_dump() {
     '--json''[Write the result as one JSON document]'
 }
 
+_xce-sandbox_lease_expire() {
+  _arguments -s -S \
+    '--all''[Every active lease]' \
+    '--attempt=''[Attempt (requeue count) of the job; default: the latest one with a lease]:N: ' \
+    '(-j --job)'{-j+,--job=}'[Job id, exactly as the batch system writes it]:ID: ' \
+    '--lease=''[Lease number, in place of --job]:N: ' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
 _xce-sandbox_lease_init() {
   _arguments -s -S \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
@@ -164,6 +186,18 @@ _xce-sandbox_lease_init() {
 _xce-sandbox_lease_list() {
   _arguments -s -S \
     '*''--status=''[Only leases in this state]:active draining normalising quarantined:(active draining normalising quarantined)' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_lease_reclaim() {
+  _arguments -s -S \
+    '--attempt=''[Attempt (requeue count) of the job; default: the latest one with a lease]:N: ' \
+    '--by=''[Who says so; default: who logged in]:WHO: ' \
+    '(-j --job)'{-j+,--job=}'[Job id, exactly as the batch system writes it]:ID: ' \
+    '--lease=''[Lease number, in place of --job]:N: ' \
+    '--node=''[The node that is off, or cut off from all storage]:NODE: ' \
+    '--reason=''[How this is known; kept]:TEXT: ' \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
     '--json''[Write the result as one JSON document]'
 }

@@ -76,6 +76,11 @@ export const toSelection = (flags: {
   readonly lease: LeaseNumber | undefined;
 }): LeaseSelection => ({ job: flags.job, attempt: flags.attempt, lease: flags.lease });
 
+export const nodeFlag = Flags.custom<NodeName>({
+  helpValue: 'NODE',
+  parse: async (text) => parsed('a node', text, parseNodeName(text)),
+});
+
 export const stdinFlag = Flags.custom<'none' | 'all' | NodeName>({
   helpValue: 'none|all|NODE',
   parse: async (text) =>

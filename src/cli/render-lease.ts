@@ -1,13 +1,17 @@
 /** Leases as an operator reads them. */
 import { formatDuration } from '../base/duration.ts';
 import { escapeText } from '../base/escape.ts';
+import type { NodeName } from '../base/ids.ts';
+import type { Reclaim } from '../lease/event.ts';
 import type { LeaseView } from '../lease/view.ts';
 import { foldNodes } from '../nodes/hostlist.ts';
 import { sumCounts } from '../normalise/report.ts';
 import type { AllocateResult } from '../operations/lease-allocate.ts';
+import type { ExpireResult } from '../operations/lease-expire.ts';
 import type { LogVerification } from '../operations/lease-log.ts';
 import type { ReleaseResult } from '../operations/lease-release.ts';
 import type { RepairResult } from '../operations/lease-repair.ts';
+import type { AuditResult } from '../operations/uid-audit.ts';
 import type { LogPosition } from '../wal/log.ts';
 import { formatTable } from './print.ts';
 
@@ -16,13 +20,24 @@ const describeTime = (lease: LeaseView): string => {
   return lease.remainingMs > 0 ? formatDuration(lease.remainingMs) : lease.expiry;
 };
 
+const returning = (lease: LeaseView): readonly NodeName[] =>
+  lease.nodes.filter((node) => node.reclaim !== null).map(({ node }) => node);
+
 const describeWait = (lease: LeaseView): string => {
   if (lease.status === 'quarantined' && lease.quarantine !== null) {
-    return `${lease.quarantine.code}: ${escapeText(lease.quarantine.text)}`;
+    const { code, text } = lease.quarantine;
+    const gone = lease.nodes.flatMap(({ node, reclaim }) =>
+      reclaim === null ? [] : [`; the return of ${node}, reclaimed by ${escapeText(reclaim.by)}`],
+    );
+    return `${code}: ${escapeText(text)}${gone.join('')}`;
   }
   if (lease.status === 'active') return '-';
-  const uncertified = lease.nodes.filter((node) => !node.certified).map(({ node }) => node);
-  return uncertified.length > 0 ? `certificate of ${foldNodes(uncertified)}` : 'normalise';
+  const uncertified = lease.nodes
+    .filter((node) => !node.certified && node.reclaim === null)
+    .map(({ node }) => node);
+  if (uncertified.length > 0) return `certificate of ${foldNodes(uncertified)}`;
+  const gone = returning(lease);
+  return gone.length > 0 ? `normalise, and the return of ${foldNodes(gone)}` : 'normalise';
 };
 
 export const renderLeases = (leases: readonly LeaseView[]): string =>
@@ -47,6 +62,9 @@ const renderFields = (fields: readonly Field[]): string => {
   return fields.map(([name, value]) => `${`${name}:`.padEnd(width + 2)}${value}\n`).join('');
 };
 
+const describeReclaim = ({ by, reason, wallMs }: Reclaim): string =>
+  `by ${escapeText(by)} at ${new Date(wallMs).toISOString()}: ${escapeText(reason)}`;
+
 const fieldsOfLease = (lease: LeaseView): readonly Field[] => [
   ['lease', String(lease.lease)],
   ['uid', String(lease.uid)],
@@ -57,6 +75,9 @@ const fieldsOfLease = (lease: LeaseView): readonly Field[] => [
   ['submitter', `${lease.submitter.uid}:${lease.submitter.gid}`],
   ['nodes', foldNodes(lease.nodes.map(({ node }) => node))],
   ['certified', foldNodes(lease.nodes.filter((node) => node.certified).map(({ node }) => node)) || '-'],
+  ...lease.nodes.flatMap(({ node, reclaim }): readonly Field[] =>
+    reclaim === null ? [] : [['reclaimed', `${node} ${describeReclaim(reclaim)}`]],
+  ),
   ['workspace', lease.workspace === null ? '-' : escapeText(lease.workspace.path)],
   ...lease.roots.map(({ path }): Field => ['writes', escapeText(path)]),
 ];
@@ -65,6 +86,38 @@ export const renderLease = (lease: LeaseView): string => renderFields(fieldsOfLe
 
 export const renderAllocated = ({ outcome, ...lease }: AllocateResult): string =>
   renderFields([['outcome', outcome], ...fieldsOfLease(lease)]);
+
+export const renderExpired = ({ outcomes }: ExpireResult): string =>
+  formatTable(
+    ['LEASE', 'UID', 'JOB', 'ATTEMPT', 'OUTCOME'],
+    outcomes.map(({ lease, uid, job, attempt, outcome }) => [
+      String(lease),
+      String(uid),
+      job,
+      String(attempt),
+      outcome,
+    ]),
+  );
+
+export const renderAudit = (result: AuditResult): string =>
+  renderFields([
+    ['leases', String(result.leases)],
+    ['uid unknown to all', String(result.absent)],
+    ['not asked', String(result.skipped)],
+  ]) +
+  (result.found.length === 0
+    ? ''
+    : formatTable(
+        ['LEASE', 'UID', 'JOB', 'ATTEMPT', 'ANSWER', 'REASON'],
+        result.found.map(({ lease, uid, job, attempt, answer, reason }) => [
+          String(lease),
+          String(uid),
+          job,
+          String(attempt),
+          answer,
+          escapeText(reason),
+        ]),
+      ));
 
 export const renderReleased = (result: ReleaseResult): string =>
   renderFields([

@@ -5,7 +5,7 @@
  */
 import { createHmac } from 'node:crypto';
 import { assert } from '../base/errors.ts';
-import type { InstanceName, NodeName, Uid } from '../base/ids.ts';
+import type { Attempt, InstanceName, JobId, LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import { fitCertificate, type OpenedCertificate } from './certificate.ts';
 import { isEncodable } from './codec.ts';
@@ -32,7 +32,7 @@ import {
   uncertifiedNodes,
   unfinishedScopes,
 } from './state.ts';
-import { beginTerm, isClockTrusted, judgeExpiry, remainingMs } from './term.ts';
+import { beginTerm, type Expiry, isClockTrusted, judgeExpiry, type Now, remainingMs } from './term.ts';
 import { type LeaseView, viewLease } from './view.ts';
 
 /** A worker as it answered the challenge of its node. */
@@ -547,6 +547,17 @@ export const decideQuarantine = (
     : quarantine(lease, facts, request);
 };
 
+const clockDoubt = ({ skewMs, skewBoundMs }: Now): string =>
+  skewMs === undefined
+    ? 'clock skew: it was not measured, so this host may not let a lease expire'
+    : `clock skew ${skewMs} ms is over the bound of ${skewBoundMs} ms, so this host may not let a lease expire`;
+
+const expire = (lease: Lease): Omit<Quarantine, 'wallMs'> => ({
+  code: 'expired',
+  text: `its ${lease.term.ttlMs} ms are over`,
+  node: null,
+});
+
 /**
  * Quarantines a lease because its time is over. Only on a clock that can prove it: refused with 'clock-skew' where
  * it cannot, with 'lease-state' while the lease may still live.
@@ -562,25 +573,63 @@ export const decideExpire = (
   const { skewMs, skewBoundMs } = facts.now;
   switch (judgeExpiry(lease.term, facts.now)) {
     case 'unsure':
-      return refuse(
-        'clock-skew',
-        skewMs === undefined
-          ? 'clock skew: it was not measured, so this host may not let a lease expire'
-          : `clock skew ${skewMs} ms is over the bound of ${skewBoundMs} ms, so this host may not let a lease expire`,
-        {
-          next: 'compare the clocks of this host and of the storage',
-          detail: { skewMs: skewMs ?? null, skewBoundMs },
-        },
-      );
+      return refuse('clock-skew', clockDoubt(facts.now), {
+        next: 'compare the clocks of this host and of the storage',
+        detail: { skewMs: skewMs ?? null, skewBoundMs },
+      });
     case 'live':
       return refuse('lease-state', `${nameLease(lease)} has not expired for certain`, {
         next: commandFor('lease show', lease),
       });
     case 'expired':
-      return quarantine(lease, facts, {
-        code: 'expired',
-        text: `its ${lease.term.ttlMs} ms are over`,
-        node: null,
-      });
+      return quarantine(lease, facts, expire(lease));
   }
+};
+
+export type Expiries = {
+  /** One for each lease that was active, by number; 'expired' ones are in quarantine now. */
+  readonly outcomes: readonly {
+    readonly lease: LeaseNumber;
+    readonly uid: Uid;
+    readonly job: JobId;
+    readonly attempt: Attempt;
+    readonly outcome: Expiry;
+  }[];
+  /** Why this host's clock proves nothing; null where it does. */
+  readonly doubt: string | null;
+  /** More have expired than one record takes. */
+  readonly more: boolean;
+};
+
+/** Judges every active lease, and quarantines up to `limit` of those whose time is over. */
+export const decideExpireAll = (
+  state: LeaseState,
+  facts: RuleFacts,
+  limit: number,
+): LeaseDecision<Expiries> => {
+  const judged = [...state.leases.values()]
+    .filter(({ status }) => status === 'active')
+    .map((lease) => ({ lease, outcome: judgeExpiry(lease.term, facts.now) }));
+  const over = judged.filter(({ outcome }) => outcome === 'expired');
+  const taken = new Set(over.slice(0, limit));
+  const events: LeaseEvent[] = over.slice(0, limit).map(({ lease }) => ({
+    kind: 'quarantine',
+    lease: lease.number,
+    quarantine: { ...expire(lease), wallMs: facts.now.wallMs },
+  }));
+  const outcomes = judged
+    .filter((one) => one.outcome !== 'expired' || taken.has(one))
+    .map(({ lease: { number, uid, job, attempt }, outcome }) => ({
+      lease: number,
+      uid,
+      job,
+      attempt,
+      outcome,
+    }));
+  const isUnsure = judged.some(({ outcome }) => outcome === 'unsure');
+  return decide(events, {
+    outcomes,
+    doubt: isUnsure ? clockDoubt(facts.now) : null,
+    more: over.length > limit,
+  });
 };

@@ -25,6 +25,7 @@ import {
   decideCertify,
   decideDrain,
   decideExpire,
+  decideExpireAll,
   decideFinishRoot,
   decideFree,
   decideJoin,
@@ -33,6 +34,7 @@ import {
   decideRecordMounts,
   decideRenew,
   decideRetry,
+  type Expiries,
   type NodeBinding,
   type NodeCertificate,
   type QuarantineRequest,
@@ -67,6 +69,8 @@ const ROUNDS_MAX = 12;
 const CANDIDATES_MAX = 32;
 /** Certificates of one commit, so that a lease of any size fits into records. */
 const CERTIFICATE_BYTES = 256 << 10;
+/** Leases that expire in one record. */
+const EXPIRED_AT_ONCE = 4096;
 const SEED_BYTES = 32;
 const DAY_MS = 24 * 3600 * 1000;
 
@@ -261,6 +265,22 @@ export class LeaseStore {
   /** Quarantines a lease whose time is over. Throws 'clock-skew' where this host's clock cannot prove it. */
   expire(ref: LeaseRef): Promise<Committed<LeaseView>> {
     return this.#commit((state, facts) => decideExpire(state, facts, ref));
+  }
+
+  /** The same for every lease, in as many commits as it takes. */
+  async expireAll(): Promise<Committed<Omit<Expiries, 'more'>>> {
+    const expired: Expiries['outcomes'][number][] = [];
+    const notices: LogNotice[] = [];
+    for (;;) {
+      const committed = await this.#commit((state, facts) => decideExpireAll(state, facts, EXPIRED_AT_ONCE));
+      notices.push(...committed.notices);
+      const { outcomes, doubt, more } = committed.result;
+      if (!more) {
+        const all = [...expired, ...outcomes].sort((one, other) => one.lease - other.lease);
+        return { ...committed, notices, result: { outcomes: all, doubt } };
+      }
+      expired.push(...outcomes.filter(({ outcome }) => outcome === 'expired'));
+    }
   }
 
   /** The lease as the lock's holder sees it, without an event. */

@@ -8,14 +8,16 @@ import type { LeaseEvent } from '../lease/event.ts';
 import type { LeaseState } from '../lease/state.ts';
 import { LeaseStore } from '../lease/store.ts';
 import { signTicket, type TicketClaims } from '../lease/ticket.ts';
+import type { LeaseView } from '../lease/view.ts';
 import { machinePorts } from '../normalise/machine-ports.ts';
 import type { NormalisePorts } from '../normalise/ports.ts';
 import { type Accounts, createAccounts } from '../os/accounts.ts';
 import { bootClock } from '../os/boot-clock.ts';
 import { type Clock, readBootId } from '../os/clock.ts';
-import { createNameService } from '../os/name-service.ts';
+import { createNameService, type NameService } from '../os/name-service.ts';
 import { loadIdentity, loadTicketPrivateKey } from '../pki/identity.ts';
 import { connectTls } from '../rpc/client.ts';
+import { hasUserRecord } from '../sandbox/systemd/own-record.ts';
 import { openGate } from '../sandbox/workspace.ts';
 import type { LeaseLog } from '../wal/log.ts';
 import { openLeaseLog } from './lease-log-ports.ts';
@@ -31,6 +33,9 @@ export type Context = {
   readonly leases: LeaseStore;
   readonly fleet: Fleet;
   readonly accounts: Accounts;
+  readonly nameService: NameService;
+  /** Whether a sandbox of the lease has its user record on this host. */
+  hasUserRecord(lease: Pick<LeaseView, 'lease' | 'uid'>): boolean;
   readonly normalisePorts: NormalisePorts;
   /** Lets everybody reach a workspace that is the submitter's now; see sandbox/workspace.ts. */
   openGate(path: string): void;
@@ -63,6 +68,7 @@ export const openContext = (options: {
   const { settings, path: configPath } = openConfig(options.configFlag);
   const { directory, nodes, cluster } = settings;
   const clock = bootClock;
+  const nameService = createNameService(directory);
   const identity = lazy(() => loadIdentity(cluster.pki));
   const ticketKey = lazy(() => loadTicketPrivateKey(cluster.pki));
   const log = lazy(() => openLeaseLog(settings));
@@ -71,7 +77,7 @@ export const openContext = (options: {
       new LeaseStore(
         {
           log: log.get(),
-          nameService: createNameService(directory),
+          nameService,
           clock,
           bootId: readBootId(),
         },
@@ -93,6 +99,8 @@ export const openContext = (options: {
     progress: options.progress,
     tell: options.tell,
     accounts: createAccounts({ timeoutMs: directory.timeoutMs }),
+    nameService,
+    hasUserRecord: ({ lease, uid }) => hasUserRecord({ instance: cluster.instance, lease, uid }),
     normalisePorts: machinePorts,
     openGate,
     get log() {

@@ -1,7 +1,7 @@
 /**
  * Frees a uid by proof: every node of the lease certifies that nothing of it is left, then every root is handed
  * over and verified, then the uid is free. Whatever is missing puts the lease into quarantine with the reason; a
- * later release goes on from there.
+ * later release goes on from there. A node that an operator has reclaimed holds up the uid, but not the files.
  */
 import { assert, type ErrorCode, XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
@@ -11,6 +11,7 @@ import type { DrainNonce, QuarantineCode } from '../lease/event.ts';
 import type { LeaseRef } from '../lease/reference.ts';
 import { commandFor } from '../lease/reference.ts';
 import type { LeaseView } from '../lease/view.ts';
+import { foldNodes } from '../nodes/hostlist.ts';
 import type { NormaliseReport } from '../normalise/report.ts';
 import type { ResponseOf } from '../rpc/message.ts';
 import { challengeNodes } from './challenge.ts';
@@ -18,6 +19,7 @@ import type { Context } from './context.ts';
 import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';
 import { handOverRoot, leaseScopes } from './normalise.ts';
 import { tellNotices } from './notices.ts';
+import { requireNobodys } from './uid-audit.ts';
 
 export type ReleaseResult = {
   readonly lease: LeaseNumber;
@@ -119,6 +121,32 @@ const drainNodes = (
   );
 };
 
+/** Nodes that were reclaimed and have not certified since. */
+const awaited = (lease: LeaseView): readonly NodeName[] =>
+  lease.nodes.filter((node) => node.reclaim !== null).map(({ node }) => node);
+
+/** Everything is done that can be done without the reclaimed nodes. */
+const waitForReturn = async (
+  context: Context,
+  ref: LeaseRef,
+  lease: LeaseView,
+  nodes: readonly NodeName[],
+): Promise<never> => {
+  const names = `${nodes.length === 1 ? 'node' : 'nodes'} ${foldNodes(nodes)}`;
+  const text = `files are handed over; uid ${lease.uid} waits for ${names} to certify after its return`;
+  const { notices } = await context.leases.quarantine(ref, {
+    code: 'reclaimed',
+    text,
+    node: nodes[0] ?? null,
+  });
+  tellNotices(context, notices);
+  throw new XceError('release-blocked', text, {
+    unchanged: `uid ${lease.uid} is kept in quarantine and will not be leased`,
+    next: `once it is back: ${commandFor('lease release', { job: lease.job, attempt: lease.attempt })}`,
+    detail: { lease: lease.lease, uid: lease.uid, waitsFor: nodes },
+  });
+};
+
 /** Throws 'release-blocked' once the lease is in quarantine for what is missing. */
 export const releaseLease = async (context: Context, selection: LeaseSelection): Promise<ReleaseResult> => {
   const { leases, progress } = context;
@@ -134,6 +162,7 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
         : await leases.beginDrain(ref, bindings);
     tellNotices(context, begun.notices);
     const { lease, nonces, foreign } = begun.result;
+    const gone: ReadonlySet<NodeName | null> = new Set(awaited(lease));
     const answers = await drainNodes(context, lease, begun.position.epoch, nonces);
     const nonceOf = new Map(nonces.map(({ node, nonce }) => [node, nonce]));
     const certificates = answers.flatMap(({ node, ...answer }) =>
@@ -150,7 +179,9 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
     }
     const missing: readonly Missing[] = [
       ...foreign.map(({ node, problem }): Missing => ({ code: 'certificate', text: problem, node })),
-      ...answers.flatMap((answer) => (answer.ok ? [] : [asMissing(answer.error, answer.node)])),
+      ...answers
+        .flatMap((answer) => (answer.ok ? [] : [asMissing(answer.error, answer.node)]))
+        .filter(({ code, node }) => code !== 'node-unreachable' || !gone.has(node)),
       ...recorded.result.refused.map(
         ({ node, problem }): Missing => ({ code: 'certificate', text: problem, node }),
       ),
@@ -159,6 +190,7 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
     return recorded.result.lease;
   });
 
+  await requireNobodys(context, certified);
   tellNotices(context, (await leases.beginNormalise(ref)).notices);
   const roots: NormaliseReport[] = [];
   const scopes = await orBlock(context, ref, certified, () => leaseScopes(context, certified));
@@ -185,6 +217,8 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
       }),
     );
   }
+  const missing = awaited(certified);
+  if (missing.length > 0) return await waitForReturn(context, ref, certified, missing);
   const freed = await leases.free(ref);
   tellNotices(context, freed.notices);
   return {

@@ -12,6 +12,7 @@ import { workspacePaths } from '../sandbox/workspace.ts';
 import type { Context } from './context.ts';
 import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';
 import { tellNotices } from './notices.ts';
+import { requireNobodys } from './uid-audit.ts';
 
 /** One path that the job could write. */
 export type LeaseScope = {
@@ -149,6 +150,7 @@ export const normaliseLease = async (
 };
 
 const beginApply = async (context: Context, ref: LeaseRef): Promise<LeaseView> => {
+  await requireNobodys(context, await context.leases.show(ref));
   const { result, notices } = await context.leases.beginNormalise(ref);
   tellNotices(context, notices);
   return result;

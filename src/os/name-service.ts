@@ -79,12 +79,15 @@ export const lookUpNumber = async (
   return judge({ database, id, what: commandOf(database, id, services) }, result, timeoutMs);
 };
 
+/** 'no records' leaves the user records of systemd out: those of the suite's own sandboxes are among them. */
+export type Whom = 'all' | 'no records';
+
 export type NameService = {
   /**
    * Whether a number is free as uid and as gid. 'absent' only if both databases say so and every directory that
    * nsswitch.conf(5) names was shown, before and after, to answer for itself. Every call asks anew.
    */
-  lookUp(uid: number): Promise<Answer>;
+  lookUp(uid: number, whom?: Whom): Promise<Answer>;
 };
 
 export type CheckedNameServiceOptions = NameServiceOptions &
@@ -97,9 +100,11 @@ export type CheckedNameServiceOptions = NameServiceOptions &
 type Services = Readonly<Record<Database, readonly string[]>>;
 
 /** Reads who is asked. Throws an Error that says why that is not known. */
-const readServices = (path: string | undefined): Services => {
+const readServices = (path: string | undefined, whom: Whom): Services => {
   const text = readNsswitch(path);
-  const services = { passwd: servicesOf(text, 'passwd'), group: servicesOf(text, 'group') };
+  const of = (database: Database) =>
+    servicesOf(text, database).filter((service) => whom === 'all' || service !== 'systemd');
+  const services = { passwd: of('passwd'), group: of('group') };
   for (const database of ['passwd', 'group'] as const) {
     if (services[database].length === 0) throw new Error(`it names no service for ${database}`);
     const stranger = services[database].find((service) => kindOf(service) === undefined);
@@ -113,12 +118,12 @@ const readServices = (path: string | undefined): Services => {
 export const createNameService = (options: CheckedNameServiceOptions): NameService => {
   const { controlUid, nsswitchPath } = options;
   return {
-    lookUp: async (uid) => {
+    lookUp: async (uid, whom = 'all') => {
       const endMs = systemClock.monotonicMs() + options.timeoutMs;
       const remainingMs = (): number => Math.max(1, Math.ceil(endMs - systemClock.monotonicMs()));
       let services: Services;
       try {
-        services = readServices(nsswitchPath);
+        services = readServices(nsswitchPath, whom);
       } catch (error) {
         return unknown('nsswitch.conf', messageOf(error));
       }

@@ -333,6 +333,11 @@ export class FakeWorker {
     this.lose();
   }
 
+  /** New connections can be made again. */
+  revive(): void {
+    this.onConnect = () => undefined;
+  }
+
   /** The connections break. */
   lose(): void {
     for (const session of this.sessions) {

@@ -27,9 +27,8 @@ import type { SandboxSpec } from '../backend.ts';
 import type { BoxPaths } from '../box.ts';
 import { encodeUserRecord, HOME_DIRECTORY } from '../user-record.ts';
 import { makeWorkspaceIn } from '../workspace.ts';
+import { RECORD_BYTES_MAX, USERDB_DIRECTORY } from './own-record.ts';
 
-const USERDB_DIRECTORY = '/run/userdb';
-const RECORD_BYTES_MAX = 4096;
 const MOUNT_TIMEOUT_MS = 30_000;
 const ROOT = { uid: 0, gid: 0 } as const;
 

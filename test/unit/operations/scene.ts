@@ -13,6 +13,7 @@ import { LeaseStore } from '../../../src/lease/store.ts';
 import { openTicket, signTicket, type TicketClaims } from '../../../src/lease/ticket.ts';
 import { machinePorts } from '../../../src/normalise/machine-ports.ts';
 import type { Context } from '../../../src/operations/context.ts';
+import type { Answer, NameService } from '../../../src/os/name-service.ts';
 import { openGate } from '../../../src/sandbox/workspace.ts';
 import type { CommitContext, Committed, Decision } from '../../../src/wal/log.ts';
 import { fakeWorkers } from '../../support/fake-sessions.ts';
@@ -99,10 +100,10 @@ export const setUp = async (
   const log = new JournalLog(journal);
   const clock = { wallMs: () => Date.now(), monotonicMs: () => Date.now() - T0 + 1_000_000 };
   const settings = settingsFor(nodes);
-  const leases = new LeaseStore(
-    { log, clock, bootId: BOOT, nameService: { lookUp: async () => ({ answer: 'absent' }) } },
-    settings,
-  );
+  /** What the name service says of a uid; absent where nothing is said. */
+  const names = new Map<number, Answer>();
+  const nameService: NameService = { lookUp: async (uid) => names.get(uid) ?? { answer: 'absent' } };
+  const leases = new LeaseStore({ log, clock, bootId: BOOT, nameService }, settings);
   const fleet = createFleet(workers.connect);
   const told: string[] = [];
   const context: Context = {
@@ -118,6 +119,8 @@ export const setUp = async (
         throw new XceError('bug', 'nobody is looked up here');
       },
     },
+    nameService,
+    hasUserRecord: () => false,
     normalisePorts: machinePorts,
     openGate,
     signTicket: (claims: TicketClaims) => {
@@ -133,7 +136,7 @@ export const setUp = async (
   const { workspace = null } = options;
   const { result } = await leases.allocate(request({ nodes: [...nodes], ttlMs, workspace }));
   journal.length = 0;
-  return { ...workers, context, leases, log, told, lease: result.lease };
+  return { ...workers, context, leases, log, names, told, lease: result.lease };
 };
 
 export const LEASE = { lease: 1 as LeaseNumber };

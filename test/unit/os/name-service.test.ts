@@ -160,6 +160,28 @@ describe('a name service with a control uid', () => {
     });
   });
 
+  test('past the records of systemd sees who stands behind one of them', async () => {
+    const program = fake(
+      `case "$1 $2 $of" in
+        "passwd 1001 "*) echo alice:x:1001:1001::/:/bin/sh;;
+        *systemd*) echo xce-main-1:x:70001:70001::/:/bin/sh;;
+        *) exit 2;;
+      esac`,
+    );
+    const service = createNameService({ program, timeoutMs: 5000, nsswitchPath, controlUid: 1001 });
+    expect((await service.lookUp(70_001)).answer).toBe('present');
+    expect(await service.lookUp(70_001, 'no records')).toEqual({ answer: 'absent' });
+    const eve = fake(
+      'case "$1 $2" in "passwd 1001") echo alice:x:1001:1001::/:/bin/sh;; passwd*) echo eve:x:70001:1::/:/bin/sh;; *) exit 2;; esac',
+    );
+    const taken = createNameService({ program: eve, timeoutMs: 5000, nsswitchPath, controlUid: 1001 });
+    expect((await taken.lookUp(70_001, 'no records')).answer).toBe('present');
+    const only = join(directory, 'nsswitch-only');
+    writeFileSync(only, 'passwd: systemd\ngroup: files systemd\n');
+    const empty = createNameService({ program, timeoutMs: 5000, nsswitchPath: only, controlUid: 1001 });
+    expect((await empty.lookUp(70_001, 'no records')).answer).toBe('unknown');
+  });
+
   test('an earlier "absent" does not answer for a service that fails now', async () => {
     const log = join(directory, 'log');
     const program = fake(

@@ -1,0 +1,27 @@
+import { Flags } from '@oclif/core';
+import { BaseCommand } from '../../cli/base-command.ts';
+import { leaseSelection, toSelection } from '../../cli/flags.ts';
+import { renderExpired } from '../../cli/render-lease.ts';
+import { expireLeases, requireSure } from '../../operations/lease-expire.ts';
+
+export default class LeaseExpire extends BaseCommand {
+  static override summary = 'Put leases whose time is over into quarantine.';
+  static override description =
+    'Ends the right to run and nothing else: the uid waits for `lease release`. Refused where the clock of this host cannot prove that the time is over.';
+  static override usage = 'lease expire (--job ID [--attempt N] | --lease N | --all) [OPTIONS]';
+  static override flags = {
+    ...leaseSelection,
+    all: Flags.boolean({ description: 'Every active lease.', exclusive: ['job', 'lease'] }),
+  };
+
+  async run(): Promise<void> {
+    const { flags } = await this.parse(LeaseExpire);
+    await this.withContext(flags, async (context) => {
+      const result = await expireLeases(context, flags.all ? 'all' : toSelection(flags));
+      // With --json what is in doubt stands in the error: one document.
+      if (!flags.json) await this.show(flags, result, renderExpired);
+      requireSure(result);
+      if (flags.json) await this.show(flags, result, renderExpired);
+    });
+  }
+}
