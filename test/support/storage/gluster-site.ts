@@ -54,9 +54,13 @@ export type Acknowledged = { readonly lease: number; readonly uid: number };
 
 export type CommandEnd = { readonly status: number | null; readonly stdout: string; readonly stderr: string };
 
+export type WriterProcess = Pick<Spawned, 'stdout' | 'stderr' | 'kill'> & {
+  readonly ended: Promise<unknown>;
+};
+
 /** A process that allocates until it is told otherwise. */
 export class Writer {
-  readonly #child: Spawned;
+  readonly #child: WriterProcess;
   readonly #acknowledged: Map<string, Acknowledged>;
   /** Its last word, or 'killed'. */
   readonly ended: Promise<string>;
@@ -65,7 +69,7 @@ export class Writer {
   #hasEnded = false;
   said = '';
 
-  constructor(child: Spawned, acknowledged: Map<string, Acknowledged>) {
+  constructor(child: WriterProcess, acknowledged: Map<string, Acknowledged>) {
     this.#child = child;
     this.#acknowledged = acknowledged;
     let last = 'killed';

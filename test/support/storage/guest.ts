@@ -8,7 +8,8 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { chmodSync, closeSync, existsSync, mkdirSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { Duplex } from 'node:stream';
+import { Duplex, PassThrough, type Readable } from 'node:stream';
+import { finished } from 'node:stream/promises';
 import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 import { describeEnd, enterCgroups, type Finished, mustRun } from '../cluster/process.ts';
@@ -30,6 +31,7 @@ mount -t devtmpfs dev /dev
 mount -t tmpfs tmpfs /run
 mount -t tmpfs -o mode=1777 tmpfs /tmp
 ip link set lo up
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 HOME=/root TERM=dumb
 exec 3<>/dev/ttyS0
 stty raw -echo <&3
 node /guest/agent.mjs
@@ -60,17 +62,21 @@ export const programPath = (name: string): string => `${PRODUCT}/${name}.mjs`;
 
 export type GuestEnd = { readonly exitCode: number | null; readonly signal: NodeJS.Signals | null };
 
+/** Whoever starts a program reads its streams. */
 export type GuestProgram = {
   /** Its pid in the guest. */
   readonly pid: number;
-  /** Settles with its last output read. Rejects when the guest ends first. */
+  readonly stdout: Readable;
+  readonly stderr: Readable;
+  /** Settles once it has ended and its streams have been read. A program that the guest takes along was killed. */
   readonly ended: Promise<GuestEnd>;
+  /** To it and its children. Without effect once it has ended. */
   kill(signal: NodeJS.Signals): void;
 };
 
 type Watcher = {
   onReply(reply: GuestReply): void;
-  onGone(error: Error): void;
+  onGone(end: string): void;
 };
 
 export type GuestOptions = {
@@ -102,7 +108,7 @@ export class Guest {
     });
     void this.#gone.then((end) => {
       this.#isGone = true;
-      for (const watcher of this.#watchers.values()) watcher.onGone(new Error(`the guest ended: ${end}`));
+      for (const watcher of this.#watchers.values()) watcher.onGone(end);
       this.#watchers.clear();
     });
     line.on('error', () => undefined); // the end of the guest is seen above
@@ -186,57 +192,60 @@ export class Guest {
     if (!this.#isGone) this.#line.write(encodeFrame(request));
   }
 
-  /** Starts a program, found in the usual PATH, and resolves when it runs. `onOutput` gets what it writes. */
-  async start(
-    argv: readonly string[],
-    onOutput: (stream: 'stdout' | 'stderr', bytes: Buffer) => void,
-  ): Promise<GuestProgram> {
+  /** Starts a program, found in the usual PATH, and resolves when it runs. */
+  async start(argv: readonly string[]): Promise<GuestProgram> {
     if (this.#isGone) throw new Error('the guest is not up');
     this.#lastId += 1;
     const id = this.#lastId;
-    let settle: { resolve(end: GuestEnd): void; reject(error: Error): void } | undefined;
-    const ended = new Promise<GuestEnd>((resolve, reject) => {
-      settle = { resolve, reject };
-    });
-    ended.catch(() => undefined); // whoever waits for it is told
+    const stdout = new PassThrough();
+    const stderr = new PassThrough();
+    let end: GuestEnd = { exitCode: null, signal: 'SIGKILL' };
+    const finish = (): void => {
+      this.#watchers.delete(id);
+      stdout.end();
+      stderr.end();
+    };
+    const ended = Promise.all([finished(stdout), finished(stderr)]).then(() => end);
     const pid = await new Promise<number>((resolve, reject) => {
-      const finish = (): void => {
-        this.#watchers.delete(id);
-      };
       this.#watchers.set(id, {
         onReply: (reply) => {
-          if (reply.op === 'ready') return;
           if (reply.op === 'started') resolve(reply.pid);
-          else if (reply.op === 'stdout' || reply.op === 'stderr') {
-            onOutput(reply.op, Buffer.from(reply.data, 'base64'));
+          else if (reply.op === 'stdout') stdout.write(Buffer.from(reply.data, 'base64'));
+          else if (reply.op === 'stderr') stderr.write(Buffer.from(reply.data, 'base64'));
+          else if (reply.op === 'end') {
+            end = { exitCode: reply.code, signal: reply.signal };
+            finish();
           } else if (reply.op === 'failed') {
             finish();
             reject(new Error(`${argv.join(' ')}: not started: ${reply.reason}`));
-          } else if (reply.op === 'end') {
-            finish();
-            settle?.resolve({ exitCode: reply.code, signal: reply.signal });
           }
         },
-        onGone: (error) => {
-          reject(error);
-          settle?.reject(error);
+        onGone: (how) => {
+          finish();
+          reject(new Error(`the guest ended: ${how}`));
         },
       });
       this.#send({ id, op: 'start', argv });
     });
-    return { pid, ended, kill: (signal) => this.#send({ id, op: 'kill', signal }) };
+    return { pid, stdout, stderr, ended, kill: (signal) => this.#send({ id, op: 'kill', signal }) };
   }
 
   /** Runs a program to its end; never rejects for how it ends. At the deadline it is killed, and `timedOut` says so. */
   async exec(argv: readonly string[], { timeoutMs = 60_000 } = {}): Promise<Finished> {
-    const chunks: Record<'stdout' | 'stderr', Buffer[]> = { stdout: [], stderr: [] };
+    const program = await this.start(argv);
     let length = 0;
     let truncated = false;
-    const program = await this.start(argv, (stream, bytes) => {
-      length += bytes.length;
-      if (length > OUTPUT_BYTES_MAX) truncated = true;
-      else chunks[stream].push(bytes);
-    });
+    const gather = (stream: Readable): Buffer[] => {
+      const chunks: Buffer[] = [];
+      stream.on('data', (bytes: Buffer) => {
+        length += bytes.length;
+        if (length > OUTPUT_BYTES_MAX) truncated = true;
+        else chunks.push(bytes);
+      });
+      return chunks;
+    };
+    const stdout = gather(program.stdout);
+    const stderr = gather(program.stderr);
     let timedOut = false;
     const deadline = setTimeout(() => {
       timedOut = true;
@@ -244,9 +253,7 @@ export class Guest {
     }, timeoutMs);
     try {
       const end = await program.ended;
-      const stdout = Buffer.concat(chunks.stdout);
-      const stderr = Buffer.concat(chunks.stderr);
-      return { ...end, stdout, stderr, timedOut, truncated };
+      return { ...end, stdout: Buffer.concat(stdout), stderr: Buffer.concat(stderr), timedOut, truncated };
     } finally {
       clearTimeout(deadline);
     }

@@ -116,11 +116,8 @@ export class NfsHost {
     return this.#guest.must([...this.#enter, ...argv], options);
   }
 
-  start(
-    argv: readonly string[],
-    onOutput: (stream: 'stdout' | 'stderr', bytes: Buffer) => void,
-  ): Promise<GuestProgram> {
-    return this.#guest.start([...this.#enter, ...argv], onOutput);
+  start(argv: readonly string[]): Promise<GuestProgram> {
+    return this.#guest.start([...this.#enter, ...argv]);
   }
 
   /** Mounts the export; `options` come after the version, and none are given unless told. */
@@ -201,21 +198,18 @@ export class NfsLab {
   }
 
   static async #startHost(guest: Guest, name: HostName): Promise<NfsHost> {
-    let said = '';
-    let ready: () => void = () => undefined;
-    const isReady = new Promise<void>((resolve) => {
-      ready = resolve;
-    });
     const unshare = ['unshare', '--mount', '--uts', '--net', '--propagation', 'private', '--'];
-    const holder = await guest.start([...unshare, ...script(HOST, name)], (_, bytes) => {
-      said += bytes.toString('latin1');
-      if (said.endsWith('ready\n')) ready();
+    const holder = await guest.start([...unshare, ...script(HOST, name)]);
+    let said = '';
+    await new Promise<void>((resolve, reject) => {
+      for (const stream of [holder.stdout, holder.stderr]) {
+        stream.on('data', (bytes: Buffer) => {
+          said += bytes.toString('latin1');
+          if (said.endsWith('ready\n')) resolve();
+        });
+      }
+      void holder.ended.then(() => reject(new Error(`host ${name} did not come up: ${said}`)));
     });
-    const ended = holder.ended.then(() => {
-      throw new Error(`host ${name} did not come up: ${said}`);
-    });
-    ended.catch(() => undefined);
-    await Promise.race([isReady, ended]);
     await guest.must(script(WIRE, String(holder.pid), name, serverFor(name), addressOf(name)));
     return new NfsHost(guest, name, holder.pid);
   }
@@ -224,6 +218,16 @@ export class NfsLab {
     const host = this.#hosts.get(name);
     if (host === undefined) throw new Error(`there is no host ${name}`);
     return host;
+  }
+
+  /** A path of the export in the guest, where the server has it. */
+  onServer(path: string): string {
+    return join(EXPORT, path);
+  }
+
+  /** A directory of this machine that is gone after `down`. */
+  get directory(): string {
+    return this.#scope.directory;
   }
 
   /** The root file system of the guest, on this machine. */
@@ -238,6 +242,8 @@ export class NfsLab {
 
   async startServer(): Promise<void> {
     await this.guest.must(['rpc.nfsd', '-G', String(LEASE_SECONDS), '-L', String(LEASE_SECONDS), '4']);
+    // as at every start of a server: clients of version 3 learn that their locks are gone
+    await this.guest.must(['sm-notify', '-f']);
   }
 
   /** Power failure of everything in the guest, then its disk as this machine's own kernel reads it. */

@@ -1,0 +1,155 @@
+/**
+ * Lease logs on NFS as the controllers c1 and c2 use them: with the product's own commands, and with writers that are
+ * killed or cut off while they allocate. What was acknowledged to anyone is held against the log.
+ */
+import { mkdtempSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { leaseMachine } from '../../../src/lease/machine.ts';
+import { logFiles } from '../../../src/os/log-files.ts';
+import { checkLog, type LogProblem } from '../../../src/wal/check.ts';
+import type { StoragePort } from '../../../src/wal/storage.ts';
+import { mustRun } from '../cluster/process.ts';
+import { type Acknowledged, type CommandEnd, Writer } from './gluster-site.ts';
+import { bundleForGuest, programPath } from './guest.ts';
+import { HOSTS, type HostName, type NfsLab, type NfsVersion } from './nfs.ts';
+
+const WRITER = programPath('lease-writer');
+const COMMAND_MS_MAX = 120_000;
+const CLUSTER = 'lab';
+
+/** Where hosts mount the export with a version, and what they are told beside it. */
+export type Place = {
+  readonly name: string;
+  readonly version: NfsVersion;
+  readonly options: readonly string[];
+};
+
+const mountPoint = ({ name }: Place): string => `/mnt/${name}`;
+const logDirectory = (place: Place): string => `${mountPoint(place)}/log-${place.name}`;
+const configPath = ({ name }: Place): string => `/etc/xce-sandbox/${name}.ini`;
+
+const configuration = (place: Place): string => `[cluster]
+name = ${CLUSTER}
+instance = ${place.name}
+
+[pool]
+range = 70000-79999
+
+[directory]
+control_uid = 1001
+
+[lease]
+directory = ${logDirectory(place)}
+storage = shared
+
+[nodes]
+hosts = n1
+`;
+
+/** Writes the programs and configurations that a guest needs for logs in these places. */
+export const furnishPlaces =
+  (places: readonly Place[]) =>
+  async (root: string): Promise<void> => {
+    await bundleForGuest(root, new URL('./lease-writer.ts', import.meta.url), WRITER.slice(1));
+    for (const host of HOSTS) {
+      for (const place of places) {
+        writeFileSync(join(root, 'hosts', host, 'etc', `${place.name}.ini`), configuration(place));
+      }
+    }
+  };
+
+/** Leases by job, as a log has them, and what is wrong with its bytes. */
+export type Content = {
+  readonly leases: ReadonlyMap<string, Acknowledged>;
+  readonly problems: readonly LogProblem[];
+};
+
+/** One lease log in a directory of the export. */
+export class LogOnNfs {
+  readonly place: Place;
+  readonly #lab: NfsLab;
+  /** By job: what any writer was told. */
+  readonly acknowledged = new Map<string, Acknowledged>();
+  #writers = 0;
+
+  private constructor(lab: NfsLab, place: Place) {
+    this.#lab = lab;
+    this.place = place;
+  }
+
+  /** The directory, and mounts on these hosts; no log is made. */
+  static async prepare(lab: NfsLab, place: Place, hosts: readonly HostName[]): Promise<LogOnNfs> {
+    await lab.guest.must(['install', '-d', '-m', '0755', lab.onServer(`log-${place.name}`)]);
+    for (const host of hosts) await lab.host(host).mount(place.version, mountPoint(place), place.options);
+    return new LogOnNfs(lab, place);
+  }
+
+  async run(host: HostName, ...args: readonly string[]): Promise<CommandEnd> {
+    const argv = ['xce-sandbox', ...args, '--config', configPath(this.place)];
+    const end = await this.#lab.host(host).exec(argv, { timeoutMs: COMMAND_MS_MAX });
+    if (end.timedOut) throw new Error(`${host}: ${argv.join(' ')}: not within ${COMMAND_MS_MAX} ms`);
+    return {
+      status: end.exitCode,
+      stdout: end.stdout.toString('utf8'),
+      stderr: end.stderr.toString('utf8'),
+    };
+  }
+
+  async must(host: HostName, ...args: readonly string[]): Promise<string> {
+    const end = await this.run(host, ...args);
+    if (end.status === 0) return end.stdout;
+    throw new Error(`${host}: ${args.join(' ')}: status ${end.status}\n${end.stdout}\n${end.stderr}`);
+  }
+
+  async startWriter(host: HostName): Promise<Writer> {
+    this.#writers += 1;
+    const prefix = `${host}-${this.#writers}`;
+    const argv = ['node', WRITER, configPath(this.place), prefix, '10000'];
+    return new Writer(await this.#lab.host(host).start(argv), this.acknowledged);
+  }
+
+  /** The names in the log's directory, as the server has them. */
+  async names(): Promise<readonly string[]> {
+    const names = await this.#lab.guest.must(['ls', '-A', this.#lab.onServer(`log-${this.place.name}`)]);
+    return names.split('\n').filter((name) => name !== '');
+  }
+
+  /** The log as a host gets it, copied to this machine and replayed here. */
+  async contentAt(host: HostName): Promise<Content> {
+    const end = await this.#lab.host(host).exec(['tar', '-C', logDirectory(this.place), '-c', '.']);
+    if (end.exitCode !== 0) throw new Error(`${host}: tar: ${end.stderr.toString('utf8')}`);
+    const copy = mkdtempSync(join(this.#lab.directory, 'copy-'));
+    await mustRun(['tar', '-C', copy, '-x'], { input: end.stdout });
+    return await this.contentOf(copy);
+  }
+
+  /** The log in a directory of this machine. */
+  async contentOf(directory: string): Promise<Content> {
+    const type = this.place.version === '3' ? 'nfs' : 'nfs4';
+    const facts = { type, source: 'a copy', path: directory };
+    const storage: StoragePort = { look: async () => facts, probe: async () => facts };
+    const report = await checkLog(
+      { files: logFiles, storage, wait: (milliseconds) => sleep(milliseconds) },
+      {
+        directory,
+        cluster: CLUSTER,
+        instance: this.place.name,
+        memoryPath: join(this.#lab.directory, 'no-memory'),
+      },
+      leaseMachine,
+    );
+    const held = [...(report.newest?.state.leases.values() ?? [])];
+    if (new Set(held.map(({ uid }) => uid)).size < held.length) throw new Error('two leases have one uid');
+    const leases = new Map(held.map(({ job, number, uid }) => [job as string, { lease: number, uid }]));
+    return { leases, problems: report.problems };
+  }
+
+  /** The jobs that were acknowledged and that a log does not have as they were told. */
+  missingFrom({ leases }: Content): readonly string[] {
+    return [...this.acknowledged].flatMap(([job, told]) => {
+      const found = leases.get(job);
+      return found?.uid === told.uid && found.lease === told.lease ? [] : [job];
+    });
+  }
+}
