@@ -5,7 +5,7 @@ _xce_sandbox_words() {
   case $1 in
     '') echo 'config help launch lease normalise pki status stop' ;;
     'config') echo 'show' ;;
-    'lease') echo 'allocate audit compact dump expire init list reclaim release renew repair show takeover verify' ;;
+    'lease') echo 'allocate audit compact dump expire init list probe reclaim release renew repair show takeover verify' ;;
     'pki') echo 'init issue revoke' ;;
   esac
 }
@@ -21,8 +21,9 @@ _xce_sandbox_flags() {
     'lease compact') echo '--config --json' ;;
     'lease dump') echo '--epoch --config --json' ;;
     'lease expire') echo '--all --attempt --job --lease --config --json' ;;
-    'lease init') echo '--config --json' ;;
+    'lease init') echo '--peer --timeout --config --json' ;;
     'lease list') echo '--status* --config --json' ;;
+    'lease probe') echo '--listen --peer --timeout --config --json' ;;
     'lease reclaim') echo '--attempt --by --job --lease --node --reason --config --json' ;;
     'lease release') echo '--attempt --job --lease --config --json' ;;
     'lease renew') echo '--attempt --job --lease --ttl --config --json' ;;
@@ -70,9 +71,14 @@ _xce_sandbox_value() {
     'lease expire --job' | 'lease expire -j') echo '@any' ;;
     'lease expire --lease') echo '@any' ;;
     'lease expire --config') echo '@file' ;;
+    'lease init --peer') echo '@any' ;;
+    'lease init --timeout') echo '@any' ;;
     'lease init --config') echo '@file' ;;
     'lease list --status') echo 'active draining normalising quarantined' ;;
     'lease list --config') echo '@file' ;;
+    'lease probe --peer') echo '@any' ;;
+    'lease probe --timeout') echo '@any' ;;
+    'lease probe --config') echo '@file' ;;
     'lease reclaim --attempt') echo '@any' ;;
     'lease reclaim --by') echo '@any' ;;
     'lease reclaim --job' | 'lease reclaim -j') echo '@any' ;;

@@ -57,6 +57,7 @@ _xce-sandbox_lease() {
     'expire:Put leases whose time is over into quarantine'
     'init:Create the lease log of this cluster and instance'
     'list:List the leases that hold a uid'
+    'probe:Try whether storage keeps the promises of the lease log'
     'reclaim:Attest that a lost node of a lease is fenced off'
     'release:End a job and free its uid, by proof'
     'renew:Give an active lease a new term from now on'
@@ -77,6 +78,7 @@ _xce-sandbox_lease() {
         expire) _xce-sandbox_lease_expire ;;
         init) _xce-sandbox_lease_init ;;
         list) _xce-sandbox_lease_list ;;
+        probe) _xce-sandbox_lease_probe ;;
         reclaim) _xce-sandbox_lease_reclaim ;;
         release) _xce-sandbox_lease_release ;;
         renew) _xce-sandbox_lease_renew ;;
@@ -179,6 +181,8 @@ _xce-sandbox_lease_expire() {
 
 _xce-sandbox_lease_init() {
   _arguments -s -S \
+    '--peer=''[Controller on which "lease probe --listen" runs; for shared storage]:HOST =ADDRESS  PORT: ' \
+    '--timeout=''[How long the probe with it may take]:TIME: ' \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
     '--json''[Write the result as one JSON document]'
 }
@@ -186,6 +190,15 @@ _xce-sandbox_lease_init() {
 _xce-sandbox_lease_list() {
   _arguments -s -S \
     '*''--status=''[Only leases in this state]:active draining normalising quarantined:(active draining normalising quarantined)' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_lease_probe() {
+  _arguments -s -S \
+    '--listen''[Wait for one probe of another controller]' \
+    '--peer=''[Controller on which "lease probe --listen" runs]:HOST =ADDRESS  PORT: ' \
+    '--timeout=''[How long it may take, the wait for it included]:TIME: ' \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
     '--json''[Write the result as one JSON document]'
 }

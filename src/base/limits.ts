@@ -38,6 +38,14 @@ export const LIMITS = {
   logNamesMax: 1 << 20,
   /** The small files with which a host proves and remembers what it knows of the log. */
   logNoteBytesMax: 4 << 10,
+  /** What a probe of the storage is called by, reads and asks for at once, waits for a lock, and takes in all. */
+  probeIdBytes: 8,
+  probeClientCharsMax: 128,
+  probeTextBytesMax: 4 << 10,
+  probeActionsMax: 32,
+  probeLockWaitMsMax: 10_000,
+  probeMsMax: 3600 * 1000,
+  probeRecordBytesMax: 64 << 10,
   messageBytesMax: 4 << 20,
   frameBytesMax: 64 << 10,
   pemBytesMax: 64 << 10,

@@ -12,6 +12,9 @@ import {
   parseLeaseNumber,
   parseNodeName,
 } from '../base/ids.ts';
+import { LIMITS } from '../base/limits.ts';
+import { parseListen } from '../config/values.ts';
+import type { ProbePeer } from '../operations/lease-probe.ts';
 import type { LeaseSelection } from '../operations/lease-reference.ts';
 import { readOwnArguments } from '../os/own-arguments.ts';
 
@@ -57,6 +60,31 @@ export const countFlag = Flags.custom<number>({
 export const epochFlag = Flags.custom<number>({
   helpValue: 'N',
   parse: async (text) => parsed('an epoch', text, /^[1-9][0-9]{0,14}$/.test(text) ? Number(text) : undefined),
+});
+
+/** `HOST`, or `HOST=ADDRESS` with an optional port. */
+export const peerFlag = Flags.custom<ProbePeer>({
+  helpValue: 'HOST[=ADDRESS[:PORT]]',
+  parse: async (text) => {
+    const [, name = '', place] = /^([^=]*)(?:=(.*))?$/s.exec(text) ?? [];
+    const node = parsed('a node name', name, parseNodeName(name));
+    if (place === undefined) return { node, address: undefined, port: undefined };
+    const listen = parseListen(place);
+    const { address, port } = parsed('an address', place, 'reason' in listen ? undefined : listen.value);
+    return { node, address, port };
+  },
+});
+
+/** For a probe as a whole. */
+export const probeTimeoutFlag = Flags.custom<number>({
+  helpValue: 'TIME',
+  default: 10 * 60 * 1000,
+  defaultHelp: async () => '10m',
+  parse: async (text) => {
+    const value = parseDurationMs(text);
+    const fits = value !== undefined && value >= 1000 && value <= LIMITS.probeMsMax;
+    return parsed('a duration from 1s to 1h', text, fits ? value : undefined);
+  },
 });
 
 /** How a command names one lease. */

@@ -9,6 +9,7 @@ import { sumCounts } from '../normalise/report.ts';
 import type { AllocateResult } from '../operations/lease-allocate.ts';
 import type { ExpireResult } from '../operations/lease-expire.ts';
 import type { LogVerification } from '../operations/lease-log.ts';
+import type { StorageProbe } from '../operations/lease-probe.ts';
 import type { ReleaseResult } from '../operations/lease-release.ts';
 import type { RepairResult } from '../operations/lease-repair.ts';
 import type { AuditResult } from '../operations/uid-audit.ts';
@@ -145,6 +146,19 @@ export const renderRepair = ({ repaired, kept, ...position }: RepairResult): str
     ...kept.map(
       ({ path, offset, bytes }): Field => ['kept', `${path}: ${bytes} bytes from offset ${offset}`],
     ),
+  ]);
+
+export const renderProbe = ({ directory, type, source, probe }: StorageProbe): string =>
+  renderFields([
+    ['directory', escapeText(directory)],
+    ['storage', `${escapeText(source)} (${type})`],
+    ...(probe.peer === null
+      ? []
+      : [
+          ['peer', probe.peer.node] as const,
+          ['looks', `${probe.peer.rounds} of each host, ${probe.peer.stale} stale`] as const,
+        ]),
+    ...probe.kept.map((promise): Field => ['kept', promise]),
   ]);
 
 export const renderVerification = (result: LogVerification): string =>

@@ -30,6 +30,8 @@ type KeyTable = Readonly<Record<string, Key<unknown>>>;
 
 const SECTION_NAMES = Object.keys(KEYS);
 const STORAGE = /^storage (.*)$/;
+/** Of a [lease] probe_listen that gives an address alone. */
+const PROBE_PORT = 7714;
 
 const tableOf = (section: string): KeyTable | undefined => {
   if (STORAGE.test(section)) return STORAGE_KEYS;
@@ -123,6 +125,7 @@ const buildSettings = (
     lease: {
       directory: lease.directory,
       storage: lease.storage,
+      probeListen: { address: lease.probe_listen.address, port: lease.probe_listen.port ?? PROBE_PORT },
       lockTimeoutMs: lease.lock_timeout,
       skewMs: lease.skew,
       ttlMs: lease.ttl,

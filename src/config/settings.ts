@@ -35,6 +35,8 @@ export type Settings = {
   readonly lease: {
     readonly directory: string;
     readonly storage: 'shared' | 'local';
+    /** Where a controller listens while another one probes the storage with it. */
+    readonly probeListen: { readonly address: string; readonly port: number };
     readonly lockTimeoutMs: number;
     readonly skewMs: number;
     readonly ttlMs: number;

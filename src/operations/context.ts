@@ -15,12 +15,13 @@ import { type Accounts, createAccounts } from '../os/accounts.ts';
 import { bootClock } from '../os/boot-clock.ts';
 import { type Clock, readBootId } from '../os/clock.ts';
 import { createNameService, type NameService } from '../os/name-service.ts';
-import { loadIdentity, loadTicketPrivateKey } from '../pki/identity.ts';
+import { type Identity, loadIdentity, loadTicketPrivateKey } from '../pki/identity.ts';
 import { connectTls } from '../rpc/client.ts';
 import { hasUserRecord } from '../sandbox/systemd/own-record.ts';
 import { openGate } from '../sandbox/workspace.ts';
 import type { LeaseLog } from '../wal/log.ts';
-import { openLeaseLog } from './lease-log-ports.ts';
+import type { ControllerStorage } from '../wal/probe.ts';
+import { openLeaseLog, openLogStorage } from './lease-log-ports.ts';
 import { openConfig, requireRoot } from './open-config.ts';
 import type { Progress } from './progress.ts';
 
@@ -30,6 +31,10 @@ export type Context = {
   readonly progress: Progress;
   readonly clock: Clock;
   readonly log: LeaseLog<LeaseState, LeaseEvent>;
+  /** What the log lies on. */
+  readonly storage: ControllerStorage;
+  /** Certificate and key of this host. */
+  readonly identity: Identity;
   readonly leases: LeaseStore;
   readonly fleet: Fleet;
   readonly accounts: Accounts;
@@ -72,6 +77,7 @@ export const openContext = (options: {
   const identity = lazy(() => loadIdentity(cluster.pki));
   const ticketKey = lazy(() => loadTicketPrivateKey(cluster.pki));
   const log = lazy(() => openLeaseLog(settings));
+  const storage = lazy(() => openLogStorage(settings));
   const leases = lazy(
     () =>
       new LeaseStore(
@@ -105,6 +111,12 @@ export const openContext = (options: {
     openGate,
     get log() {
       return log.get();
+    },
+    get storage() {
+      return storage.get();
+    },
+    get identity() {
+      return identity.get();
     },
     get leases() {
       return leases.get();

@@ -16,15 +16,35 @@ import { type DumpEnd, type DumpPorts, dumpEpoch } from '../wal/dump.ts';
 import type { EntryCodec, LogEntry } from '../wal/entries.ts';
 import type { EpochDirectoryOptions } from '../wal/epoch-directory.ts';
 import { EpochLog } from '../wal/epoch-log.ts';
-import { createStorage } from '../wal/probe.ts';
+import { HostRecordFile } from '../wal/host-record.ts';
+import { type ControllerStorage, createStorage } from '../wal/probe.ts';
+import { probeProgram, startProbeProcess } from './probe-process.ts';
 
 type LogSettings = Pick<Settings, 'cluster' | 'lease' | 'worker'>;
 
-const storageOf = ({ lease }: LogSettings) =>
-  createStorage({ files: logFiles, mountOf, clientQuorum, randomBytes }, lease.storage);
-
 const wait = (milliseconds: number): Promise<void> =>
   new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+/** The storage of the log as this host sees it. */
+export const openLogStorage = ({ cluster, lease, worker }: LogSettings): ControllerStorage =>
+  createStorage(
+    {
+      files: logFiles,
+      mountOf,
+      clientQuorum,
+      randomBytes,
+      wait,
+      wallMs: bootClock.wallMs,
+      startSecond: (directory, probe) => startProbeProcess(probeProgram(), directory, probe),
+      record: new HostRecordFile(
+        logFiles,
+        join(worker.stateDirectory, 'controller', 'storage.json'),
+        { cluster: cluster.name, instance: cluster.instance },
+        process.pid,
+      ),
+    },
+    lease.storage,
+  );
 
 export const openLeaseLog = (settings: LogSettings): EpochLog<LeaseState, LeaseEvent> => {
   const { cluster, lease, worker } = settings;
@@ -36,7 +56,7 @@ export const openLeaseLog = (settings: LogSettings): EpochLog<LeaseState, LeaseE
       processId: process.pid,
       randomBytes,
       wait,
-      storage: storageOf(settings),
+      storage: openLogStorage(settings),
     },
     {
       directory: lease.directory,
@@ -58,7 +78,7 @@ const memoryPathOf = ({ worker }: LogSettings): string =>
 /** What reads the log without taking part in it needs. */
 const readingPorts = (settings: LogSettings): DumpPorts => ({
   files: logFiles,
-  storage: storageOf(settings),
+  storage: openLogStorage(settings),
   wait,
 });
 

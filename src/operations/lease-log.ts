@@ -4,9 +4,20 @@ import type { EpochReport, LogProblem } from '../wal/check.ts';
 import type { LogPosition } from '../wal/log.ts';
 import type { Context } from './context.ts';
 import { checkLeaseLog } from './lease-log-ports.ts';
+import { type ProbePeer, probeWithPeer } from './lease-probe.ts';
 import { tellNotices } from './notices.ts';
 
-export const initLeaseLog = (context: Context): Promise<LogPosition> => context.log.init();
+/** Makes the log; with a peer after a probe of the storage together with it. */
+export const initLeaseLog = async (
+  context: Context,
+  { peer, timeoutMs }: { readonly peer: ProbePeer | undefined; readonly timeoutMs: number },
+): Promise<LogPosition> => {
+  if (peer !== undefined) {
+    await context.log.requireNone();
+    await probeWithPeer(context, peer, timeoutMs);
+  }
+  return await context.log.init();
+};
 
 export const takeOverLeaseLog = async (context: Context): Promise<LogPosition> => {
   const { notices, ...position } = await context.log.takeover();

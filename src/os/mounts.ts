@@ -35,6 +35,8 @@ export type MountFacts = {
   /** Source; for a mount of a part followed by `[part]`, as findmnt(8) writes it. */
   readonly source: string;
   readonly type: string;
+  /** `major:minor`; of network storage it is of this client alone. */
+  readonly device: string;
   /** Options of this mount ('ro', 'nosuid', …). */
   readonly options: readonly string[];
   /** Options of the file system ('rw', 'vers=4.2', 'local_lock=none', …). */
@@ -164,6 +166,7 @@ const mountOfDescriptor = (fd: number): MountFacts => {
     path: entry.path,
     source: entry.root === '/' ? entry.source : `${entry.source}[${entry.root}]`,
     type: entry.type,
+    device: entry.device,
     options: entry.options,
     superOptions: entry.superOptions,
     fsid,

@@ -14,7 +14,7 @@ export type ChildResult = {
 };
 
 /** Nothing of the caller's environment reaches a child. */
-const CHILD_ENV = {
+export const CHILD_ENV = {
   PATH: '/usr/sbin:/usr/bin:/sbin:/bin',
   LANG: 'C.UTF-8',
   LC_ALL: 'C.UTF-8',

@@ -6,6 +6,7 @@ import type { NodeName } from '../base/ids.ts';
 import { describeCertificateRefusal, type TLSSocket } from '../os/sockets.ts';
 import {
   type CertificateNames,
+  type CertificateRole,
   type NamedCertificate,
   normalSerial,
   readCertificateNames,
@@ -36,14 +37,14 @@ export const certifyClient = (socket: TLSSocket, cluster: string): CertifiedPeer
   return { ...names, notAfterMs: Date.parse(validTo), serial: normalSerial(serialNumber) };
 };
 
-/** The client's view of a worker: what is wrong with its certificate, or nothing. */
-export const judgeWorker =
-  (cluster: string, node: NodeName) =>
+/** The client's view of a server: what is wrong with its certificate, or nothing. */
+export const judgeServer =
+  (cluster: string, node: NodeName, role: CertificateRole) =>
   (certificate: NamedCertificate): string | undefined => {
     const names = readCertificateNames(certificate);
     if ('refused' in names) return names.refused;
     if (names.cluster !== cluster) return `it is of the cluster ${names.cluster}, not ${cluster}`;
-    if (names.role !== 'worker') return `it has the role ${names.role}, not worker`;
+    if (names.role !== role) return `it has the role ${names.role}, not ${role}`;
     if (names.node !== node) return `it is of the node ${names.node}, not ${node}`;
     return undefined;
   };

@@ -12,7 +12,7 @@ import {
   type SessionBounds,
 } from '../os/http2.ts';
 import { connectTlsSocket, connectUnixSocket, type Socket } from '../os/sockets.ts';
-import { judgeWorker } from './certificate.ts';
+import { judgeServer } from './certificate.ts';
 import { explainCut, openClientStream } from './client-stream.ts';
 import { decodeResponse, decodeWireError, encodeDocument } from './decode.ts';
 import { createGatherer } from './frame.ts';
@@ -238,12 +238,12 @@ const openSession = async (
 };
 
 export const connectTls: ConnectTls = async (target, options) => {
-  const { address, port, identity, expectNode } = target;
+  const { address, port, identity, expectNode, expectRole = 'worker' } = target;
   const startedMs = performance.now();
   const socket = await connectTlsSocket(
     { address, port },
     identity,
-    judgeWorker(identity.cluster, expectNode),
+    judgeServer(identity.cluster, expectNode, expectRole),
     options,
   );
   const leftMs = Math.max(1, options.timeoutMs - (performance.now() - startedMs));

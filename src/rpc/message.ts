@@ -119,6 +119,27 @@ export const StepResult = v.object({
 });
 export type StepResult = v.InferOutput<typeof StepResult>;
 
+const probeId = hex(LIMITS.probeIdBytes);
+const probeName = v.pipe(v.string(), v.regex(/^[a-z0-9.-]{1,40}$/));
+const probeText = v.pipe(text(LIMITS.probeTextBytesMax), v.regex(/^[\x20-\x7e\n]*$/));
+
+/** One operation of a probe on a file of its own; what each does is said in wal/probe-action.ts. */
+export const ProbeAction = v.variant('act', [
+  v.object({ act: v.literal('create'), name: probeName, text: probeText }),
+  v.object({ act: v.literal('link'), name: probeName, to: probeName }),
+  v.object({ act: v.literal('rename'), name: probeName, to: probeName }),
+  v.object({ act: v.literal('remove'), name: probeName }),
+  v.object({ act: v.literal('sync-directory') }),
+  v.object({ act: v.literal('look'), name: probeName }),
+  v.object({ act: v.literal('read'), name: probeName, from: count }),
+  v.object({ act: v.literal('open'), name: probeName }),
+  v.object({ act: v.literal('append'), name: probeName, text: probeText }),
+  v.object({ act: v.literal('lock'), name: probeName, waitMs: whole(0, LIMITS.probeLockWaitMsMax) }),
+  v.object({ act: v.literal('unlock'), name: probeName }),
+  v.object({ act: v.literal('tail'), name: probeName, from: count }),
+  v.object({ act: v.literal('close') }),
+]);
+
 /** One verb: who calls with what, and what comes back. */
 export const MESSAGES = {
   /** Controller, operator, worker: who are you, and a fresh nonce of this boot. */
@@ -195,6 +216,44 @@ export const MESSAGES = {
       ),
     }),
   },
+  /** Controller to controller: begin a probe of the storage of the lease log. Not served by workers. */
+  'probe-begin': {
+    request: v.object({
+      probe: probeId,
+      instance: instanceName,
+      type: text(LIMITS.mountWordBytesMax),
+      client: text(LIMITS.probeClientCharsMax),
+    }),
+    response: v.object({}),
+  },
+  /** Controller to controller: do this, one after the other, in your first or your second process. */
+  'probe-act': {
+    request: v.object({
+      probe: probeId,
+      by: v.picklist(['first', 'second']),
+      actions: v.pipe(v.array(ProbeAction), v.maxLength(LIMITS.probeActionsMax)),
+    }),
+    response: v.object({
+      results: v.pipe(
+        v.array(v.object({ done: v.boolean(), text: v.nullable(text(LIMITS.probeTextBytesMax)) })),
+        v.maxLength(LIMITS.probeActionsMax),
+      ),
+    }),
+  },
+  /** Controller to controller: kill your second process. */
+  'probe-kill': {
+    request: v.object({ probe: probeId }),
+    response: v.object({}),
+  },
+  /** Controller to controller: what came of it. */
+  'probe-end': {
+    request: v.object({
+      probe: probeId,
+      kept: v.nullable(v.pipe(v.array(text(64)), v.maxLength(64))),
+      problem: v.nullable(text(4096)),
+    }),
+    response: v.object({}),
+  },
 } as const;
 
 /** Verbs whose answer is a stream of frames in both directions (see frame.ts). */
@@ -217,6 +276,8 @@ export const STREAMS = {
 } as const;
 
 export type UnaryVerb = keyof typeof MESSAGES;
+/** Those that one controller asks another, and no worker. */
+export type ProbeVerb = Extract<UnaryVerb, `probe-${string}`>;
 export type StreamVerb = keyof typeof STREAMS;
 export type Verb = UnaryVerb | StreamVerb;
 export type RequestOf<V extends Verb> = V extends UnaryVerb

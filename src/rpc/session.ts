@@ -3,6 +3,7 @@
  */
 import type { NodeName } from '../base/ids.ts';
 import type { Identity } from '../pki/identity.ts';
+import type { CertificateRole } from '../pki/names.ts';
 import type { RequestOf, ResponseOf, StreamCommand, StreamEvent, StreamVerb, UnaryVerb } from './message.ts';
 import type { RpcTimes } from './times.ts';
 
@@ -69,8 +70,9 @@ export type ConnectTls = (
     readonly address: string;
     readonly port: number;
     readonly identity: Identity;
-    /** The certificate at the other end must carry this name and the role of a worker. */
+    /** The certificate at the other end must carry this name and this role, that of a worker unless given. */
     readonly expectNode: NodeName;
+    readonly expectRole?: CertificateRole;
   },
   options: ConnectOptions,
 ) => Promise<RpcSession>;

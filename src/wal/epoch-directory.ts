@@ -3,7 +3,9 @@ import { assert, errnoOf, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 import { onStorage, storageFailure, unlinkIfThere } from './failure.ts';
+import { lookFor } from './look.ts';
 import { epochPath, parseEpochName, parsePreparedName } from './names.ts';
+import { removeLeftProbes } from './probe-hand.ts';
 import { corruptLog, type LogHeader } from './record.ts';
 import { type LogIdentity, readHeader } from './replay.ts';
 import { type StorageFacts, type StoragePort, storageTypeOf } from './storage.ts';
@@ -28,6 +30,7 @@ export class EpochDirectory {
   readonly #files: LogFiles;
   readonly #storage: StoragePort;
   #facts: StorageFacts | undefined;
+  #admitted: StorageFacts | undefined;
 
   constructor(
     files: LogFiles,
@@ -85,16 +88,7 @@ export class EpochDirectory {
 
   /** To look: lists the directory anew and asks for the next name. */
   async hasSuccessor(epoch: number): Promise<boolean> {
-    if ((await this.newest()) > epoch) return true;
-    const path = this.pathOf(epoch + 1);
-    try {
-      const file = await this.#files.open(path, 'read');
-      await file.close();
-      return true;
-    } catch (error) {
-      if (errnoOf(error) === 'ENOENT') return false;
-      throw storageFailure('look for', path, error);
-    }
+    return await lookFor(this.#files, this.pathOf(epoch + 1), async () => (await this.newest()) > epoch);
   }
 
   /** Opens an epoch's file; undefined when there is none. Throws 'log-corrupt' for what is not a regular file. */
@@ -139,6 +133,12 @@ export class EpochDirectory {
     return this.#facts;
   }
 
+  /** The same for whoever is to write. */
+  async admit(): Promise<StorageFacts> {
+    this.#admitted ??= await this.#storage.admit(this.path);
+    return this.#admitted;
+  }
+
   /** A copy of the log on other storage is another log, whatever stands in it. */
   async checkStorage(header: LogHeader): Promise<void> {
     const { type, path } = await this.inspect();
@@ -150,6 +150,11 @@ export class EpochDirectory {
       `epoch ${header.epoch} was written on ${was}, and ${this.path} lies on ${type}, mounted at ${path}`,
       { at: this.path, next: 'mount the storage of the lease log' },
     );
+  }
+
+  /** Removes what probes left that were killed. */
+  async removeLeftProbes(wallMs: number): Promise<void> {
+    await onStorage('tidy', this.path, () => removeLeftProbes(this.#files, this.path, wallMs));
   }
 
   /** Removes what takes of epochs up to this one prepared and left. */

@@ -126,7 +126,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   readonly #tokens: HostTokens;
   readonly #memory: HostMemory;
   readonly #reader: EpochReader<State, Event>;
-  readonly #taker: Pick<EpochTaker<unknown, Event>, 'take' | 'createFirst'>;
+  readonly #taker: Pick<EpochTaker<unknown, Event>, 'take' | 'createFirst' | 'requireNone'>;
   #open: OpenLog<State, Event> | undefined;
   #turn: Promise<unknown> = Promise.resolve();
   #waiting: Waiting<State, Event>[] = [];
@@ -152,6 +152,10 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
 
   init(): Promise<LogPosition> {
     return this.#inTurn(() => this.#taker.createFirst());
+  }
+
+  requireNone(): Promise<void> {
+    return this.#inTurn(() => this.#taker.requireNone());
   }
 
   read(): Promise<LogView<State>> {
@@ -293,6 +297,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       // That a log which this process has open is still the newest is looked at under the lock.
       const epoch = this.#open?.epoch ?? (await this.#directory.newest());
       const header = this.#open?.header ?? (await this.#ownHeader(epoch));
+      await this.#directory.admit();
       const token = await this.#tokens.lock(epoch, deadlineMs);
       let held: Held<State, Event> | undefined;
       try {

@@ -72,12 +72,13 @@ export class EpochTaker<State, Event> {
 
   /** Undefined when another was faster with the epoch, or has taken the one after it. */
   async take(epoch: number, notices: LogNotice[]): Promise<Taken | undefined> {
-    const storage = await this.#directory.inspect();
+    const storage = await this.#directory.admit();
     const seen = await this.#memory.load();
     // After the memory, so that what another process of this host has seen meanwhile is no contradiction.
     if ((await this.#directory.newest()) !== epoch - 1) return undefined;
     await this.#replayBase(epoch - 1, seen);
     await this.#directory.removePrepared(epoch - 1);
+    await this.#directory.removeLeftProbes(this.#ports.clock.wallMs());
     const held = await this.#tokens.lock(epoch, this.#deadlineMs());
     let taken: Taken | undefined;
     try {
@@ -96,11 +97,16 @@ export class EpochTaker<State, Event> {
     }
   }
 
+  /** Throws 'log-exists' where anything of a log is found, and 'storage-unfit' where none can be. */
+  async requireNone(): Promise<void> {
+    await this.#directory.inspect();
+    await this.#refuseSigns();
+  }
+
   /** The first epoch, whole from the moment its name is there. Throws 'log-exists'. */
   async createFirst(): Promise<LogPosition> {
     const { path } = this.#directory;
-    await this.#directory.inspect();
-    await this.#refuseSigns();
+    await this.requireNone();
     await this.#directory.removePrepared(1);
     const header = this.#newHeader(1, await this.#ports.storage.probe(path));
     const { epoch, token, host, wallMs } = header;

@@ -59,6 +59,9 @@ export type LeaseLog<State, Event> = {
    */
   init(): Promise<LogPosition>;
 
+  /** Throws 'log-exists' where `init` would. */
+  requireNone(): Promise<void>;
+
   /**
    * Replays the newest complete epoch without any lock, on any host.
    * Throws 'log-missing', 'log-corrupt', 'log-version', 'log-foreign', 'log-rollback' or 'log-io'.

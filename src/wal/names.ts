@@ -11,6 +11,16 @@ export const preparedPath = (directory: string, epoch: number, token: string): s
 export const tokenPath = (runDirectory: string, epoch: number): string =>
   join(runDirectory, `epoch-${epoch}.token`);
 
+/** What the names of one probe's files begin with. */
+export const probeStem = (probe: string): string => `.xce-probe-${probe}.`;
+
+export const probePath = (directory: string, probe: string, name: string): string =>
+  join(directory, `${probeStem(probe)}${name}`);
+
+/** The probe that a name belongs to, undefined for any other name. */
+export const parseProbeName = (name: string): string | undefined =>
+  /^\.xce-probe-([0-9a-f]{16})\.[a-z0-9.-]{1,40}$/.exec(name)?.[1];
+
 const numberIn = (name: string, pattern: RegExp): number | undefined => {
   const digits = pattern.exec(name)?.[1];
   return digits === undefined ? undefined : Number(digits);

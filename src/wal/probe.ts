@@ -1,15 +1,20 @@
 /** Whether storage keeps the promises that the lease log rests on. Whatever cannot be shown counts as not kept. */
-import { join } from 'node:path';
 import { errnoOf, XceError } from '../base/errors.ts';
-import type { LogFile, LogFiles } from '../os/log-files.ts';
-import { appendAll, lockFailure, onStorage, reasonOf, unlinkIfThere } from './failure.ts';
-import type { StorageFacts, StoragePort } from './storage.ts';
+import { LIMITS } from '../base/limits.ts';
+import type { LogFiles } from '../os/log-files.ts';
+import { onStorage, reasonOf } from './failure.ts';
+import { findChange, type HostRecord, marksOf } from './host-record.ts';
+import type { SecondProcess } from './probe-action.ts';
+import { LocalParty, ProbeHand, removeLeftProbes, removeProbe } from './probe-hand.ts';
+import { LOOK_ROUNDS, probeOneHost } from './probe-script.ts';
+import type { ProbeReport, StorageFacts, StoragePort } from './storage.ts';
 
 /** The mount that a directory lies in; os/mounts.ts has more of it. */
 export type MountView = {
   readonly path: string;
   readonly source: string;
   readonly type: string;
+  readonly device: string;
   readonly options: readonly string[];
   readonly superOptions: readonly string[];
 };
@@ -76,112 +81,60 @@ export type StoragePorts = {
   /** For replicated storage. `known` is false wherever it could not be shown; what it throws refuses the storage. */
   clientQuorum(mount: MountView): Promise<ClientQuorum>;
   randomBytes(count: number): Uint8Array;
+  wait(milliseconds: number): Promise<void>;
+  wallMs(): number;
+  /** A second process on this host that does what a probe asks for in that directory. */
+  startSecond(directory: string, probe: string): Promise<SecondProcess>;
+  /** What this host has written down of its last probe with another. */
+  readonly record: {
+    read(): Promise<HostRecord | undefined>;
+    write(record: Omit<HostRecord, 'cluster' | 'instance'>): Promise<void>;
+  };
 };
 
-const expectErrno = async (errno: string, call: Promise<unknown>): Promise<boolean> => {
-  try {
-    await call;
-    return false;
-  } catch (error) {
-    if (errnoOf(error) === errno) return true;
-    throw error;
-  }
+/** The storage of the log as a controller knows it. */
+export type ControllerStorage = StoragePort & {
+  readonly kind: 'shared' | 'local';
+  /** The mount, where nothing that one host can tell speaks against it. */
+  inspect(directory: string): Promise<MountView>;
+  /** Runs a probe with this host as a party; its files are removed whatever happens. Failures come out as refusals. */
+  withParty<T>(
+    probe: { readonly directory: string; readonly id: string; readonly node: string },
+    work: (party: LocalParty) => Promise<T>,
+  ): Promise<T>;
+  /** Writes down what a probe between this host and `peer` has shown. */
+  keep(
+    mount: MountView,
+    probe: { readonly peer: string; readonly kept: readonly string[] },
+  ): Promise<ProbeReport>;
 };
 
-const closeAll = async (files: readonly LogFile[]): Promise<void> => {
-  for (const file of files) await file.close();
-};
+const NODE_OF_ONE_HOST = 'this host';
 
-/** Two descriptors of one file stand for two processes: an OFD lock belongs to the open file, not the process. */
-const locksExclude = async (files: LogFiles, path: string): Promise<boolean> => {
-  const open: LogFile[] = [];
-  try {
-    const first = await files.open(path, 'append');
-    open.push(first);
-    const second = await files.open(path, 'append');
-    open.push(second);
-    try {
-      const excludes = first.tryLock() && !second.tryLock();
-      first.unlock();
-      const frees = second.tryLock();
-      second.unlock();
-      return excludes && frees;
-    } catch (error) {
-      throw lockFailure(path, error);
-    }
-  } finally {
-    await closeAll(open);
-  }
-};
+export const createStorage = (ports: StoragePorts, kind: 'shared' | 'local'): ControllerStorage => {
+  const { files } = ports;
 
-const keepsBytes = async (files: LogFiles, path: string): Promise<boolean> => {
-  const text = Buffer.from('what was fsynced is read back');
-  const file = await files.open(path, 'append');
-  try {
-    await appendAll(file, text);
-    await file.sync();
-    const back = Buffer.alloc(text.length + 1);
-    const count = await file.read(back, 0);
-    return text.equals(back.subarray(0, count));
-  } finally {
-    await file.close();
-  }
-};
-
-/** The promises, in the order in which they are tried on `path` and `other`, two names that are free. */
-const PROMISES: readonly {
-  readonly name: string;
-  readonly isKept: (files: LogFiles, directory: string, path: string, other: string) => Promise<boolean>;
-}[] = [
-  {
-    name: 'exclusive create',
-    isKept: async (files, _directory, path) => {
-      await (await files.open(path, 'create')).close();
-      return await expectErrno('EEXIST', files.open(path, 'create'));
-    },
-  },
-  { name: 'fsync', isKept: (files, _directory, path) => keepsBytes(files, path) },
-  {
-    name: 'exclusive link',
-    isKept: async (files, _directory, path, other) => {
-      await files.link(path, other);
-      const isSame = (await files.identify(path)) === (await files.identify(other));
-      return isSame && (await expectErrno('EEXIST', files.link(path, other)));
-    },
-  },
-  {
-    name: 'fsync of the directory',
-    isKept: async (files, directory) => {
-      await files.syncDirectory(directory);
-      return true;
-    },
-  },
-  { name: 'locks that exclude', isKept: (files, _directory, path) => locksExclude(files, path) },
-];
-
-export const createStorage = (ports: StoragePorts, storage: 'shared' | 'local'): StoragePort => {
-  const unfit = (directory: string, problem: string, cause?: unknown): XceError =>
-    new XceError('storage-unfit', `${directory} cannot hold the lease log: ${problem}`, {
+  const unfit = (
+    directory: string,
+    problem: string,
+    facts: { next?: string; cause?: unknown } = {},
+  ): XceError => {
+    const { detail } = facts.cause instanceof XceError ? facts.cause.facts : {};
+    return new XceError('storage-unfit', `${directory} cannot hold the lease log: ${problem}`, {
       at: directory,
       unchanged: 'nothing was written to the lease log',
       next:
-        storage === 'shared'
+        kind === 'shared'
           ? 'give [lease] directory on storage that all controllers share; storage = local is for one controller'
           : 'correct [lease] storage or directory',
-      ...(cause === undefined ? {} : { cause }),
+      ...(detail === undefined ? {} : { detail }),
+      ...facts,
     });
-
-  /** Why what the type needs beside its options is missing; undefined when it is there. */
-  const findMissing = async (mount: MountView): Promise<string | undefined> => {
-    if (RULES.get(mount.type)?.needs === undefined) return undefined;
-    const { known, text } = await ports.clientQuorum(mount);
-    return known ? undefined : `no proven client quorum: ${text}`;
   };
 
-  const look = async (directory: string): Promise<StorageFacts> => {
-    let mount: MountView;
+  const mountOf = (directory: string): MountView => {
     try {
-      mount = ports.mountOf(directory);
+      return ports.mountOf(directory);
     } catch (error) {
       const errno = errnoOf(error instanceof XceError ? error.facts.cause : error);
       if (errno !== 'ENOENT' && errno !== 'ENOTDIR') {
@@ -196,35 +149,86 @@ export const createStorage = (ports: StoragePorts, storage: 'shared' | 'local'):
         cause: error,
       });
     }
-    const problem = findMountProblem(mount, storage) ?? (await findMissing(mount));
-    if (problem !== undefined) throw unfit(directory, `${problem} (mounted at ${mount.path})`);
-    const { type, source, path } = mount;
-    return { type, source, path };
   };
 
-  const probe = async (directory: string): Promise<StorageFacts> => {
-    const facts = await look(directory);
-    const { files } = ports;
-    const name = join(directory, `.xce-probe-${Buffer.from(ports.randomBytes(8)).toString('hex')}`);
-    const kept: string[] = [];
-    try {
-      for (const promise of PROMISES) {
-        let isKept: boolean;
-        try {
-          isKept = await promise.isKept(files, directory, name, `${name}.link`);
-        } catch (error) {
-          if (error instanceof XceError) throw error;
-          throw unfit(directory, `${promise.name}: ${reasonOf(error)}`, error);
-        }
-        if (!isKept) throw unfit(directory, `no ${promise.name}`);
-        kept.push(promise.name);
-      }
-    } finally {
-      for (const path of [name, `${name}.link`])
-        await onStorage('remove', path, () => unlinkIfThere(files, path));
+  const factsOf = ({ type, source, path }: MountView): StorageFacts => ({ type, source, path });
+
+  const lookAt = (directory: string): MountView => {
+    const mount = mountOf(directory);
+    const problem = findMountProblem(mount, kind);
+    if (problem === undefined) return mount;
+    throw unfit(directory, `${problem} (mounted at ${mount.path})`);
+  };
+
+  const inspect = async (directory: string): Promise<MountView> => {
+    const mount = lookAt(directory);
+    if (RULES.get(mount.type)?.needs === undefined) return mount;
+    const { known, text } = await ports.clientQuorum(mount);
+    if (known) return mount;
+    throw unfit(directory, `no proven client quorum: ${text}`);
+  };
+
+  const admit = async (directory: string): Promise<StorageFacts> => {
+    const mount = await inspect(directory);
+    if (kind === 'local') return factsOf(mount);
+    const next =
+      'xce-sandbox lease probe --peer HOST, with "lease probe --listen" on HOST, another controller';
+    const record = await ports.record.read();
+    if (record === undefined) {
+      throw unfit(directory, 'this host has not probed it together with another controller', { next });
     }
-    return { ...facts, probe: { kept, staleness: null } };
+    const change = findChange(record.mount, marksOf(mount));
+    if (change !== undefined) {
+      throw unfit(directory, `it is not mounted as it was when this host probed it: ${change}`, { next });
+    }
+    return { ...factsOf(mount), probe: record.probe };
   };
 
-  return { look, probe };
+  /** What came of a probe that failed, said as a refusal of the storage; what is another's code stays. */
+  const refusal = (directory: string, error: unknown): unknown => {
+    if (!(error instanceof XceError)) return unfit(directory, reasonOf(error), { cause: error });
+    const { code, message, facts } = error;
+    if (code === 'storage-unfit') return unfit(directory, message, { cause: error });
+    return new XceError(code, message, { ...facts, unchanged: 'nothing was written to the lease log' });
+  };
+
+  const withParty: ControllerStorage['withParty'] = async ({ directory, id, node }, work) => {
+    try {
+      await onStorage('tidy', directory, () => removeLeftProbes(files, directory, ports.wallMs()));
+      const party = new LocalParty(node, new ProbeHand(ports, directory, id), () =>
+        ports.startSecond(directory, id),
+      );
+      const [outcome] = await Promise.allSettled([work(party)]);
+      const [tidied] = await Promise.allSettled([
+        party.close().finally(() => onStorage('tidy', directory, () => removeProbe(files, directory, id))),
+      ]);
+      if (outcome.status === 'rejected') throw outcome.reason;
+      if (tidied.status === 'rejected') throw tidied.reason;
+      return outcome.value;
+    } catch (error) {
+      throw refusal(directory, error);
+    }
+  };
+
+  return {
+    kind,
+    inspect,
+    admit,
+    withParty,
+    look: async (directory) => factsOf(lookAt(directory)),
+    probe: async (directory) => {
+      if (kind === 'shared') return await admit(directory);
+      const mount = await inspect(directory);
+      const id = Buffer.from(ports.randomBytes(LIMITS.probeIdBytes)).toString('hex');
+      const kept = await withParty({ directory, id, node: NODE_OF_ONE_HOST }, (party) =>
+        probeOneHost(party, 'a'),
+      );
+      return { ...factsOf(mount), probe: { kept, peer: null } };
+    },
+    keep: async (mount, { peer, kept }) => {
+      const probe = { kept, peer: { node: peer, rounds: LOOK_ROUNDS, stale: 0 } };
+      await ports.record.write({ wallMs: ports.wallMs(), mount: marksOf(mount), probe });
+      return probe;
+    },
+  };
 };

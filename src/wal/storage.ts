@@ -12,15 +12,20 @@ export type StorageFacts = {
 export type ProbeReport = {
   /** The promises that were seen kept. */
   readonly kept: readonly string[];
-  /** Between clients: how often one client did not see at once what another had made durable; null: not tried. */
-  readonly staleness: { readonly rounds: number; readonly stale: number } | null;
+  /** The other host; null where one host tried by itself. Of so many looks of each host so many showed an old state. */
+  readonly peer: { readonly node: string; readonly rounds: number; readonly stale: number } | null;
 };
 
-/** How the log asks about its storage. Both throw XceError 'storage-unfit', or 'log-missing' without a directory. */
+/** How the log asks about its storage. All throw XceError 'storage-unfit', or 'log-missing' without a directory. */
 export type StoragePort = {
-  /** Type and mount options; writes nothing. */
+  /** Type and mount options; writes nothing. Enough for a reader. */
   look(directory: string): Promise<StorageFacts>;
-  /** The same, and tries each promise on files of its own in the directory. */
+  /**
+   * For whoever is to write: the same, and what the type must be shown to have; on shared storage also what a probe
+   * of this host with another has shown, which must have been of the mount as it is now. Writes nothing.
+   */
+  admit(directory: string): Promise<StorageFacts>;
+  /** For a new log: tries each promise on files of its own; on shared storage, where it takes two hosts, `admit`. */
   probe(directory: string): Promise<StorageFacts>;
 };
 

@@ -7,7 +7,7 @@ import type { LeaseNumber } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { Settings } from '../config/settings.ts';
 import { mpiEnvironment } from '../mpi/environment.ts';
-import { PROTOCOL, type RequestOf, type ResponseOf } from '../rpc/message.ts';
+import { PROTOCOL, type ProbeVerb, type RequestOf, type ResponseOf } from '../rpc/message.ts';
 import { describePeer, type Peer, type ServerStream, type VerbTable } from '../rpc/verbs.ts';
 import type { StepSpec } from '../sandbox/backend.ts';
 import { type Daemons, requireDaemon } from './daemons.ts';
@@ -61,7 +61,7 @@ const withMpi = (environment: readonly Buffer[], mpi: readonly string[]): readon
 /** Names of daemons' steps begin with d and are never used again. */
 const newDaemonStep = (): string => `d${randomBytes(7).toString('hex')}`;
 
-export const workerVerbs = (ports: VerbPorts): Required<VerbTable> => {
+export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVerb>> => {
   const { supervisor, daemons, nonces, self, wallMs, report } = ports;
   const launcherVariables = mpiEnvironment(ports.mpi, ports.agentPath);
 

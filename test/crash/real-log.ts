@@ -1,13 +1,15 @@
 import { randomBytes } from 'node:crypto';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { clientQuorum } from '../../src/os/client-quorum.ts';
 import { readBootId, systemClock } from '../../src/os/clock.ts';
 import { logFiles } from '../../src/os/log-files.ts';
 import { mountOf } from '../../src/os/mounts.ts';
 import { EpochLog } from '../../src/wal/epoch-log.ts';
+import { HostRecordFile } from '../../src/wal/host-record.ts';
 import type { Machine } from '../../src/wal/machine.ts';
 import { createStorage } from '../../src/wal/probe.ts';
 import type { StoragePort } from '../../src/wal/storage.ts';
+import { startSecond } from '../support/probe-process.ts';
 import { type GrantEvent, type Grants, grantMachine } from './world.ts';
 
 /** Where one controller has its parts, as the configuration names them. */
@@ -32,12 +34,23 @@ export const localPlace = (root: string, host: string): RealPlace => ({
 
 export const IDENTITY = { cluster: 'c', instance: 'main' } as const;
 
+const wait = (milliseconds: number): Promise<void> =>
+  new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+const openStorage = (storage: RealPlace['storage'], memoryPath: string): StoragePort => {
+  const recordPath = join(dirname(memoryPath), 'storage.json');
+  const record = new HostRecordFile(logFiles, recordPath, IDENTITY, process.pid);
+  const { wallMs } = systemClock;
+  const ports = { files: logFiles, mountOf, clientQuorum, randomBytes, wait, wallMs, startSecond, record };
+  return createStorage(ports, storage);
+};
+
 /** A log of that place, as a process of its host opens it. */
 export const openLogAt = <State, Event>(
   { storage, ...place }: RealPlace,
   machine: Machine<State, Event>,
   timeouts = { lockTimeoutMs: 30_000, holdTimeoutMs: 30_000 },
-  port: StoragePort = createStorage({ files: logFiles, mountOf, clientQuorum, randomBytes }, storage),
+  port: StoragePort = openStorage(storage, place.memoryPath),
 ): EpochLog<State, Event> =>
   new EpochLog(
     {
@@ -46,7 +59,7 @@ export const openLogAt = <State, Event>(
       bootId: readBootId(),
       processId: process.pid,
       randomBytes,
-      wait: (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds)),
+      wait,
       storage: port,
     },
     { ...place, ...IDENTITY, ...timeouts },

@@ -26,6 +26,7 @@ export const openRealStore = (place: RealPlace, pool: Pool, timeouts: Timeouts) 
       lease: {
         directory: place.directory,
         storage: place.storage,
+        probeListen: { address: '127.0.0.1', port: 7714 },
         lockTimeoutMs: timeouts.lockTimeoutMs,
         skewMs: 5000,
         ttlMs: LEASE_TTL_MS,

@@ -106,7 +106,7 @@ export class World {
         this.pass(milliseconds);
         await new Promise((resolve) => setImmediate(resolve));
       },
-      storage: { look: async () => storage, probe: async () => storage },
+      storage: { look: async () => storage, admit: async () => storage, probe: async () => storage },
     };
   }
 

@@ -22,6 +22,7 @@ const result = await build({
     { in: 'src/cli/main.ts', out: 'cli' },
     { in: 'src/worker/main.ts', out: 'worker' },
     { in: 'src/mpi/agent-main.ts', out: 'agent' },
+    { in: 'src/operations/probe-process-main.ts', out: 'probe-process' },
     ...commands,
   ],
   outdir: 'dist',

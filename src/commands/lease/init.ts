@@ -1,4 +1,5 @@
 import { BaseCommand } from '../../cli/base-command.ts';
+import { peerFlag, probeTimeoutFlag } from '../../cli/flags.ts';
 import { renderPosition } from '../../cli/render-lease.ts';
 import { initLeaseLog } from '../../operations/lease-log.ts';
 
@@ -6,11 +7,20 @@ export default class LeaseInit extends BaseCommand {
   static override summary = 'Create the lease log of this cluster and instance.';
   static override description =
     'Done once. Refused where anything of an earlier log is found, and on storage that does not keep what the log needs.';
+  static override examples = ['xce-sandbox lease init --peer ctl2'];
+
+  static override flags = {
+    peer: peerFlag({
+      description: 'Controller on which "lease probe --listen" runs; for shared storage.',
+    }),
+    timeout: probeTimeoutFlag({ description: 'How long the probe with it may take.' }),
+  };
 
   async run(): Promise<void> {
     const { flags } = await this.parse(LeaseInit);
     await this.withContext(flags, async (context) => {
-      await this.show(flags, await initLeaseLog(context), renderPosition);
+      const position = await initLeaseLog(context, { peer: flags.peer, timeoutMs: flags.timeout });
+      await this.show(flags, position, renderPosition);
     });
   }
 }

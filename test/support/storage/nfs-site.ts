@@ -128,7 +128,11 @@ export class LogOnNfs {
   async contentOf(directory: string): Promise<Content> {
     const type = this.place.version === '3' ? 'nfs' : 'nfs4';
     const facts = { type, source: 'a copy', path: directory };
-    const storage: StoragePort = { look: async () => facts, probe: async () => facts };
+    const storage: StoragePort = {
+      look: async () => facts,
+      admit: async () => facts,
+      probe: async () => facts,
+    };
     const report = await checkLog(
       { files: logFiles, storage, wait: (milliseconds) => sleep(milliseconds) },
       {

@@ -13,6 +13,7 @@ describe('a good file', () => {
       lease: {
         directory: '/srv/xce-lease',
         storage: 'shared',
+        probeListen: { address: '0.0.0.0', port: 7714 },
         lockTimeoutMs: 10_000,
         skewMs: 5000,
         ttlMs: 3_600_000,
@@ -59,6 +60,7 @@ timeout = 250ms
 [lease]
 directory = /srv/xce-lease
 storage = local
+probe_listen = 10.1.0.1
 lock_timeout = 2m
 skew = 1s
 ttl = 7d
@@ -110,6 +112,7 @@ agent_timeout = 45s
       lease: {
         directory: '/srv/xce-lease',
         storage: 'local',
+        probeListen: { address: '10.1.0.1', port: 7714 },
         lockTimeoutMs: 120_000,
         skewMs: 1000,
         ttlMs: 604_800_000,

@@ -42,8 +42,13 @@ export class MemoryLog implements LeaseLog<LeaseState, LeaseEvent> {
     if (events.length > 0) this.records.push(events.map((event) => leaseMachine.encode(event)));
   }
 
-  async init(): Promise<LogPosition> {
+  async requireNone(): Promise<void> {
     throw new XceError('log-exists', 'a log in memory is always there');
+  }
+
+  async init(): Promise<LogPosition> {
+    await this.requireNone();
+    return this.#position();
   }
 
   async read(): Promise<LogView<LeaseState>> {

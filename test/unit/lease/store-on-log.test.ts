@@ -27,6 +27,7 @@ const settings = {
   lease: {
     directory: '/log',
     storage: 'local' as const,
+    probeListen: { address: '127.0.0.1', port: 7714 },
     lockTimeoutMs: 20_000,
     skewMs: 5000,
     ttlMs: 60_000,
@@ -52,7 +53,7 @@ const makeSite = () => {
         processId: process.pid,
         randomBytes,
         wait: (milliseconds) => wait(milliseconds),
-        storage: { look, probe: look },
+        storage: { look, admit: look, probe: look },
       },
       {
         directory,

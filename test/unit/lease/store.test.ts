@@ -34,6 +34,7 @@ const makeStore = (last = 70_009) => {
     lease: {
       directory: '/log',
       storage: 'local' as const,
+      probeListen: { address: '127.0.0.1', port: 7714 },
       lockTimeoutMs: 1000,
       skewMs: 5000,
       ttlMs: 60_000,

@@ -53,13 +53,14 @@ class JournalLog extends MemoryLog {
 export const REQUEST_TIMEOUT_MS = 60_000;
 export const STOP_TIMEOUT_MS = 5000;
 
-const settingsFor = (nodes: readonly NodeName[]): Settings => ({
+export const settingsFor = (nodes: readonly NodeName[]): Settings => ({
   cluster: { name: 'hpc', instance: 'main' as InstanceName, pki: '/pki' },
   pool: { first: 70_000 as Uid, last: 70_009 as Uid },
   directory: { controlUid: 1001, ranges: [], timeoutMs: 1000 },
   lease: {
     directory: '/log',
     storage: 'local',
+    probeListen: { address: '127.0.0.1', port: 7714 },
     lockTimeoutMs: 1000,
     skewMs: 5000,
     ttlMs: 60_000,
@@ -112,6 +113,12 @@ export const setUp = async (
     progress: { phase: (_title, work) => work(() => undefined) },
     clock,
     log,
+    get storage(): never {
+      throw new XceError('bug', 'nobody asks for the storage here');
+    },
+    get identity(): never {
+      throw new XceError('bug', 'nobody asks for a certificate here');
+    },
     leases,
     fleet,
     accounts: {

@@ -13,7 +13,7 @@ import type { CertificateRole } from '../../../src/pki/names.ts';
 import { revoke } from '../../../src/pki/revocation.ts';
 import { parseRevocations } from '../../../src/pki/revocation-list.ts';
 import { connectUnix } from '../../../src/rpc/client.ts';
-import type { RequestOf, ResponseOf, StepResult } from '../../../src/rpc/message.ts';
+import type { RequestOf, ResponseOf, StepResult, UnaryVerb } from '../../../src/rpc/message.ts';
 import { createServer } from '../../../src/rpc/server.ts';
 import type { RpcSession } from '../../../src/rpc/session.ts';
 import type { RpcTimes } from '../../../src/rpc/times.ts';
@@ -97,8 +97,12 @@ export const ANSWERS = {
       },
     ],
   },
+  'probe-begin': {},
+  'probe-act': { results: [{ done: true, text: 'a' }] },
+  'probe-kill': {},
+  'probe-end': {},
 } as const satisfies { readonly [V in keyof VerbTable & UnaryName]: ResponseOf<V> };
-type UnaryName = 'challenge' | 'prepare' | 'renew' | 'stop' | 'drain' | 'status';
+type UnaryName = UnaryVerb;
 
 export const REQUESTS = {
   challenge: { purpose: 'ticket' },
@@ -107,6 +111,23 @@ export const REQUESTS = {
   stop: { lease: 7 },
   drain: { epoch: 1, lease: 7, uid: 70_007, job: '42' as JobId, attempt: 0, nonce: '0f'.repeat(16) },
   status: {},
+  'probe-begin': {
+    probe: '0f'.repeat(8),
+    instance: 'main' as InstanceName,
+    type: 'nfs4',
+    client: 'b0b0 0:51',
+  },
+  'probe-act': {
+    probe: '0f'.repeat(8),
+    by: 'first',
+    actions: [
+      { act: 'create', name: 'a', text: 'a' },
+      { act: 'lock', name: 'a', waitMs: 0 },
+      { act: 'sync-directory' },
+    ],
+  },
+  'probe-kill': { probe: '0f'.repeat(8) },
+  'probe-end': { probe: '0f'.repeat(8), kept: ['look'], problem: null },
 } as const satisfies { readonly [V in UnaryName]: RequestOf<V> };
 
 export const base64 = (text: string): string => Buffer.from(text).toString('base64');
@@ -141,6 +162,10 @@ export const echoTable = (): VerbTable => {
     stop: answer('stop', ['controller', 'local-root']),
     drain: answer('drain', ['controller']),
     status: answer('status', ['controller', 'operator', 'local-root']),
+    'probe-begin': answer('probe-begin', ['controller']),
+    'probe-act': answer('probe-act', ['controller']),
+    'probe-kill': answer('probe-kill', ['controller']),
+    'probe-end': answer('probe-end', ['controller']),
     step: {
       callers: ALL,
       serve: async (_peer, _head, stream) => {

@@ -77,6 +77,10 @@ const CALLERS: { readonly [V in UnaryVerb]: readonly string[] } = {
   stop: ['controller', 'local-root'],
   drain: ['controller'],
   status: ['controller', 'operator', 'local-root'],
+  'probe-begin': ['controller'],
+  'probe-act': ['controller'],
+  'probe-kill': ['controller'],
+  'probe-end': ['controller'],
 };
 
 describe('a unary verb', () => {

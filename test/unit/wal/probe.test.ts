@@ -1,6 +1,14 @@
 import { describe, expect, test } from 'vitest';
 import { XceError } from '../../../src/base/errors.ts';
-import { createStorage, findMountProblem, type MountView } from '../../../src/wal/probe.ts';
+import type { LogFiles } from '../../../src/os/log-files.ts';
+import type { HostRecord } from '../../../src/wal/host-record.ts';
+import {
+  createStorage,
+  findMountProblem,
+  type MountView,
+  type StoragePorts,
+} from '../../../src/wal/probe.ts';
+import { ProbeHand } from '../../../src/wal/probe-hand.ts';
 import { encodeStorage, storageTypeOf } from '../../../src/wal/storage.ts';
 import { type Call, GO, type Plan, SimulatedDisk } from '../../crash/simulated-disk.ts';
 
@@ -8,6 +16,7 @@ const mount = (type: string, superOptions: readonly string[] = ['rw'], options =
   path: '/mnt',
   source: 'server:/export',
   type,
+  device: '0:51',
   options,
   superOptions,
 });
@@ -54,37 +63,69 @@ describe('a mount', () => {
 
 const noQuorum = async () => ({ known: false, text: 'nobody asked' });
 
-const storageWith = (plan: Plan, disk = new SimulatedDisk()) => {
-  disk.addDirectory('/log');
+/** The ports of one host over a simulated disk; its second process sees what `files` does not change. */
+const portsOf = (disk: SimulatedDisk, plan: Plan = () => GO, changes: Partial<StoragePorts> = {}) => {
   const { files } = disk.process(plan);
-  const ports = {
+  let kept: HostRecord | undefined;
+  const ports: StoragePorts = {
     files,
     mountOf: () => mount('ext4'),
     clientQuorum: noQuorum,
-    randomBytes: (count: number) => Buffer.alloc(count, 7),
+    randomBytes: (count) => Buffer.alloc(count, 7),
+    wait: async () => undefined,
+    wallMs: () => disk.nowMs,
+    startSecond: async (directory, probe) => {
+      const process = disk.process(plan);
+      const hand = new ProbeHand({ files: process.files, wait: ports.wait }, directory, probe);
+      return { perform: (actions) => hand.perform(actions), kill: async () => process.kill() };
+    },
+    record: {
+      read: async () => kept,
+      write: async (record) => {
+        kept = { cluster: 'c', instance: 'main', ...record };
+      },
+    },
+    ...changes,
   };
-  return { disk, storage: createStorage(ports, 'local') };
+  return ports;
+};
+
+const newDisk = (): SimulatedDisk => {
+  const disk = new SimulatedDisk();
+  disk.addDirectory('/log');
+  return disk;
+};
+
+const storageWith = (plan: Plan) => {
+  const disk = newDisk();
+  return { disk, storage: createStorage(portsOf(disk, plan), 'local') };
+};
+
+const refusalOf = async (call: Promise<unknown>): Promise<XceError> => {
+  const error = await call.catch((reason: unknown) => reason);
+  if (error instanceof XceError) return error;
+  throw new Error(`it was not refused: ${String(error)}`);
 };
 
 describe('replicated storage', () => {
-  const look = async (clientQuorum: () => Promise<{ known: boolean; text: string }>) => {
-    const { files } = new SimulatedDisk().process();
-    const ports = { files, mountOf: () => mount('fuse.glusterfs'), clientQuorum, randomBytes: Buffer.alloc };
-    return await createStorage(ports, 'shared').look('/log');
-  };
+  const inspect = (clientQuorum: StoragePorts['clientQuorum']) =>
+    createStorage(
+      portsOf(newDisk(), undefined, { mountOf: () => mount('fuse.glusterfs'), clientQuorum }),
+      'shared',
+    ).inspect('/log');
 
   test('is refused unless its clients are shown to have a quorum', async () => {
-    await expect(look(noQuorum)).rejects.toMatchObject({
+    await expect(inspect(noQuorum)).rejects.toMatchObject({
       code: 'storage-unfit',
       message: expect.stringContaining('nobody asked'),
     });
-    await expect(look(async () => ({ known: true, text: 'fixed, 2 of 3' }))).resolves.toMatchObject({
+    await expect(inspect(async () => ({ known: true, text: '2 of 3' }))).resolves.toMatchObject({
       type: 'fuse.glusterfs',
     });
   });
 });
 
-describe('a probe', () => {
+describe('a probe by one host', () => {
   test('tries each promise, says which are kept, and leaves nothing behind', async () => {
     const { disk, storage } = storageWith(() => GO);
     const facts = await storage.probe('/log');
@@ -93,8 +134,15 @@ describe('a probe', () => {
       source: 'server:/export',
       path: '/mnt',
       probe: {
-        kept: ['exclusive create', 'fsync', 'exclusive link', 'fsync of the directory', 'locks that exclude'],
-        staleness: null,
+        kept: [
+          'exclusive create',
+          'fsync',
+          'exclusive link',
+          'rename',
+          'fsync of the directory',
+          'locks between processes',
+        ],
+        peer: null,
       },
     });
     expect(disk.pathsBelow('/log')).toEqual([]);
@@ -104,80 +152,169 @@ describe('a probe', () => {
   test.each<[Call, string]>([
     ['tryLock', 'ENOLCK'],
     ['tryLock', 'ENOSYS'],
+    ['tryLock', 'EIO'],
     ['sync', 'EIO'],
     ['link', 'EOPNOTSUPP'],
+    ['rename', 'EXDEV'],
     ['syncDirectory', 'EINVAL'],
     ['append', 'ENOSPC'],
     ['open', 'EROFS'],
   ])('refuses storage where %s gives %s, and leaves nothing behind', async (call, errno) => {
     const { disk, storage } = storageWith((step) => (step.call === call ? { kind: 'fail', errno } : GO));
-    const refusal = await storage.probe('/log').catch((error: unknown) => error);
-    if (!(refusal instanceof XceError)) throw refusal;
+    const refusal = await refusalOf(storage.probe('/log'));
     expect(refusal.code).toBe('storage-unfit');
     expect(refusal.message).toContain(errno);
     expect(disk.pathsBelow('/log')).toEqual([]);
   });
 
-  test('refuses storage whose locks let two in', async () => {
-    const disk = new SimulatedDisk();
-    disk.addDirectory('/log');
-    const { files } = disk.process();
-    const lax = {
-      ...files,
-      open: async (...args: Parameters<typeof files.open>) => ({
-        ...(await files.open(...args)),
-        tryLock: () => true,
-      }),
-    };
-    const ports = {
-      files: lax,
-      mountOf: () => mount('ext4'),
-      clientQuorum: noQuorum,
-      randomBytes: (count: number) => Buffer.alloc(count),
-    };
-    const refusal = createStorage(ports, 'local').probe('/log');
-    await expect(refusal).rejects.toMatchObject({ code: 'storage-unfit' });
+  test('refuses locks that let two processes in, or that outlive their holder', async () => {
+    const lax = newDisk();
+    const { files } = lax.process();
+    const open: LogFiles['open'] = async (...args) => ({
+      ...(await files.open(...args)),
+      tryLock: () => true,
+    });
+    const ports = portsOf(lax, undefined, { files: { ...files, open } });
+    expect(await refusalOf(createStorage(ports, 'local').probe('/log'))).toMatchObject({
+      code: 'storage-unfit',
+      message: expect.stringMatching(/locks between processes: .* got a lock/),
+    });
+
+    const sticky = newDisk();
+    const stays = portsOf(sticky);
+    const startSecond: StoragePorts['startSecond'] = async (...args) => ({
+      ...(await stays.startSecond(...args)),
+      kill: async () => undefined,
+    });
+    const storage = createStorage({ ...stays, startSecond }, 'local');
+    expect(await refusalOf(storage.probe('/log'))).toMatchObject({
+      code: 'storage-unfit',
+      message: expect.stringMatching(/locks between processes: this host did not get a lock/),
+    });
   });
 
   test('refuses storage that lets two create one file, or link one name twice', async () => {
     for (const lax of ['open', 'link'] as const) {
-      const disk = new SimulatedDisk();
-      disk.addDirectory('/log');
+      const disk = newDisk();
       const { files } = disk.process();
-      const careless = {
+      const careless: LogFiles = {
         ...files,
-        open: (path: string, purpose: Parameters<typeof files.open>[1]) =>
-          files.open(path, lax === 'open' && purpose === 'create' ? 'token' : purpose),
-        link: async (from: string, to: string) => {
+        open: (path, purpose) => files.open(path, lax === 'open' && purpose === 'create' ? 'token' : purpose),
+        link: async (from, to) => {
           if (lax === 'link' && disk.bytesOf(to) !== undefined) return;
           await files.link(from, to);
         },
       };
-      const ports = {
-        files: careless,
-        mountOf: () => mount('ext4'),
-        clientQuorum: noQuorum,
-        randomBytes: (count: number) => Buffer.alloc(count),
-      };
-      await expect(createStorage(ports, 'local').probe('/log')).rejects.toMatchObject({
-        code: 'storage-unfit',
-      });
+      const storage = createStorage(portsOf(disk, undefined, { files: careless }), 'local');
+      await expect(storage.probe('/log')).rejects.toMatchObject({ code: 'storage-unfit' });
     }
+  });
+
+  test('removes what a probe of long ago left, and nothing of one that may be running', async () => {
+    const disk = newDisk();
+    const left = '/log/.xce-probe-00000000000000aa.look.7.a';
+    disk.put(left, Buffer.from('x'));
+    disk.nowMs += 3600_000;
+    const running = '/log/.xce-probe-00000000000000bb.a';
+    disk.put(running, Buffer.from('x'));
+    const other = '/log/.xce-probe-notes';
+    disk.put(other, Buffer.from('x'));
+    const storage = createStorage(portsOf(disk), 'local');
+    await storage.probe('/log');
+    expect(disk.pathsBelow('/log')).toEqual([left, running, other].sort());
+    disk.nowMs += 1;
+    await storage.probe('/log');
+    expect(disk.pathsBelow('/log')).toEqual([running, other].sort());
   });
 
   test.each([
     ['is not there says that there is no log', 'ENOENT', 'log-missing'],
     ['cannot be reached says nothing of the kind', 'ESTALE', 'log-io'],
   ])('of a directory that %s', async (_, errno, code) => {
-    const ports = {
-      files: new SimulatedDisk().process().files,
-      mountOf: () => {
-        const cause = Object.assign(new Error(errno), { code: errno });
-        throw new XceError('os', `cannot open "/log": ${errno}`, { cause });
-      },
-      clientQuorum: noQuorum,
-      randomBytes: (count: number) => Buffer.alloc(count),
+    const mountOf = () => {
+      const cause = Object.assign(new Error(errno), { code: errno });
+      throw new XceError('os', `cannot open "/log": ${errno}`, { cause });
     };
-    await expect(createStorage(ports, 'local').look('/log')).rejects.toMatchObject({ code });
+    const storage = createStorage(portsOf(new SimulatedDisk(), undefined, { mountOf }), 'local');
+    await expect(storage.look('/log')).rejects.toMatchObject({ code });
+  });
+});
+
+describe('a writer on shared storage', () => {
+  const NFS = mount('nfs4', ['rw', 'vers=4.2', 'local_lock=none', 'addr=10.0.0.1']);
+  const setUp = () => {
+    let present = NFS;
+    const ports = portsOf(newDisk(), undefined, { mountOf: () => present });
+    const storage = createStorage(ports, 'shared');
+    return {
+      storage,
+      remount: (next: MountView) => {
+        present = next;
+      },
+    };
+  };
+  const KEPT = { peer: 'ctl2', kept: ['look'] };
+
+  test('is refused before this host has probed it with another, and told how to', async () => {
+    const { storage } = setUp();
+    for (const call of [storage.admit('/log'), storage.probe('/log')]) {
+      expect(await refusalOf(call)).toMatchObject({
+        code: 'storage-unfit',
+        facts: { next: expect.stringContaining('lease probe --peer HOST') },
+      });
+    }
+    await expect(storage.look('/log')).resolves.toMatchObject({ type: 'nfs4' });
+  });
+
+  test('is let in afterwards, with what the probe has shown', async () => {
+    const { storage } = setUp();
+    const report = await storage.keep(NFS, KEPT);
+    expect(report).toEqual({ kept: ['look'], peer: { node: 'ctl2', rounds: 1000, stale: 0 } });
+    expect(await storage.admit('/log')).toEqual({
+      type: 'nfs4',
+      source: 'server:/export',
+      path: '/mnt',
+      probe: report,
+    });
+  });
+
+  test.each<[string, MountView, string]>([
+    ['of another export', { ...NFS, source: 'server:/other' }, 'server:/other'],
+    ['of another type', mount('ceph'), 'nfs4 and is ceph'],
+    [
+      'with an option more',
+      { ...NFS, superOptions: [...NFS.superOptions, 'lookupcache=all'] },
+      'lookupcache=all',
+    ],
+    ['with an option less', { ...NFS, superOptions: ['rw', 'local_lock=none'] }, 'vers=4.2'],
+  ])('is refused again on a mount %s', async (_, present, says) => {
+    const { storage, remount } = setUp();
+    await storage.keep(NFS, KEPT);
+    remount(present);
+    const refusal = await refusalOf(storage.admit('/log'));
+    expect(refusal.code).toBe('storage-unfit');
+    expect(refusal.message).toContain(says);
+  });
+
+  test('is let in on a mount that differs in nothing that matters', async () => {
+    const { storage, remount } = setUp();
+    await storage.keep(NFS, KEPT);
+    remount({
+      ...NFS,
+      path: '/elsewhere',
+      device: '0:99',
+      options: ['rw', 'relatime', 'nosuid'],
+      superOptions: ['rw', 'local_lock=none', 'vers=4.2', 'addr=10.0.0.2', 'clientaddr=10.0.0.9'],
+    });
+    await expect(storage.admit('/log')).resolves.toMatchObject({ type: 'nfs4' });
+  });
+
+  test('of storage of this host alone needs no probe with another', async () => {
+    const storage = createStorage(portsOf(newDisk()), 'local');
+    await expect(storage.admit('/log')).resolves.toEqual({
+      type: 'ext4',
+      source: 'server:/export',
+      path: '/mnt',
+    });
   });
 });

@@ -9,6 +9,7 @@ const mountAt = (path: string): MountFacts => ({
   type: 'nfs4',
   options: [],
   superOptions: [],
+  device: '0:1',
   fsid: '1',
   mountId: 7,
 });
