@@ -1,15 +1,11 @@
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
+import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { createInterface } from 'node:readline';
-import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { localPlace, openRealLog } from './real-log.ts';
-import { decideGrant, type Grants } from './world.ts';
-
-const PROGRAM = fileURLToPath(new URL('./real-process.ts', import.meta.url));
+import { findMissing, type RealRun, startController } from './real-run.ts';
+import { decideGrant } from './world.ts';
 
 let root = '';
 beforeEach(() => {
@@ -20,52 +16,8 @@ afterEach(() => {
   rmSync(root, { recursive: true, force: true });
 });
 
-type Run = {
-  /** Uids by name, as far as the process has said that they were acknowledged. */
-  readonly acknowledged: Map<string, number>;
-  readonly ended: Promise<string>;
-  granted(count: number): Promise<void>;
-  kill(): void;
-};
-
-/** Starts a controller; at its end `ended` is its last word, or 'killed'. */
-const start = (host: string, prefix: string, count: number): Run => {
-  const place = JSON.stringify(localPlace(root, host));
-  const argv = ['--import', 'tsx', PROGRAM, place, prefix, String(count)];
-  const child = spawn(process.execPath, argv, { stdio: ['ignore', 'pipe', 'inherit'] });
-  const acknowledged = new Map<string, number>();
-  let last = 'killed';
-  let wake: () => void = () => undefined;
-  createInterface(child.stdout).on('line', (line) => {
-    const [by, uid] = line.split(' ');
-    if (by !== undefined && uid !== undefined) acknowledged.set(by, Number(uid));
-    else last = line;
-    wake();
-  });
-  const ended = once(child, 'close').then(() => {
-    wake();
-    return last;
-  });
-  return {
-    acknowledged,
-    ended,
-    granted: async (wanted) => {
-      while (acknowledged.size < wanted && last === 'killed' && child.exitCode === null) {
-        await new Promise<void>((resolve) => {
-          wake = resolve;
-        });
-      }
-    },
-    kill: () => child.kill('SIGKILL'),
-  };
-};
-
-/** Every acknowledged grant must stand in the state, under its uid, and no uid twice. */
-const expectKept = (state: Grants, runs: readonly Run[]): void => {
-  const all = runs.flatMap(({ acknowledged }) => [...acknowledged]);
-  expect(new Set(all.map(([, uid]) => uid)).size).toBe(all.length);
-  for (const [by, uid] of all) expect(state.get(uid)).toEqual({ by, isWhole: true });
-};
+const start = (host: string, prefix: string, count: number): RealRun =>
+  startController(localPlace(root, host), prefix, count);
 
 describe('real processes on a real disk', () => {
   test('of one host share a log: both get all their grants, no uid twice', async () => {
@@ -74,7 +26,7 @@ describe('real processes on a real disk', () => {
     const runs = [start('a', 'p', 25), start('a', 'q', 25)];
     expect(await Promise.all(runs.map(({ ended }) => ended))).toEqual(['done', 'done']);
     const { state } = await log.read();
-    expectKept(state, runs);
+    expect(findMissing(state, runs)).toEqual([]);
     expect(state.size).toBe(50);
     await log.close();
     expect(readdirSync(join(root, 'log'))).toEqual(['leases.wal.1']);
@@ -83,17 +35,17 @@ describe('real processes on a real disk', () => {
   test('that are killed at any time lose nothing, and the next one goes on', async () => {
     const log = openRealLog(localPlace(root, 'a'));
     await log.init();
-    const runs: Run[] = [];
+    const runs: RealRun[] = [];
     for (let round = 0; round < 2; round++) {
       const pair = [start('a', `p${round}`, 10_000), start('a', `q${round}`, 10_000)];
       runs.push(...pair);
       await Promise.all(pair.map((run) => run.granted(2 + round)));
-      for (const run of pair) run.kill();
+      for (const run of pair) run.signal('SIGKILL');
       expect(await Promise.all(pair.map(({ ended }) => ended))).toEqual(['killed', 'killed']);
       const { result } = await log.commit((state) => decideGrant(state, `after ${round}`));
       expect(result).toBeGreaterThan(0);
     }
-    expectKept((await log.read()).state, runs);
+    expect(findMissing((await log.read()).state, runs)).toEqual([]);
     await log.close();
   });
 
@@ -110,15 +62,36 @@ describe('real processes on a real disk', () => {
       expect(end).toMatch(/^log-(fenced|outcome-unknown)$/);
     }
     const { state } = await other.read();
-    expectKept(state, runs);
+    expect(findMissing(state, runs)).toEqual([]);
     await other.close();
   });
+});
+
+test('a controller that was cut off while another took over writes not one byte when it is back', async () => {
+  const cut = openRealLog(localPlace(root, 'a'));
+  await cut.init();
+  await cut.commit((state) => decideGrant(state, 'before'));
+  const other = openRealLog(localPlace(root, 'b'));
+  await other.takeover();
+  await other.commit((state) => decideGrant(state, 'meanwhile'));
+  const filesOf = () =>
+    readdirSync(join(root, 'log')).map((name) => readFileSync(join(root, 'log', name), 'hex'));
+  const before = filesOf();
+  for (const call of [cut.commit((state) => decideGrant(state, 'late')), cut.compact()]) {
+    await expect(call).rejects.toMatchObject({
+      code: 'log-fenced',
+      facts: { detail: { epoch: 2, owner: 'b' } },
+    });
+  }
+  expect(filesOf()).toEqual(before);
+  expect([...(await other.read()).state.values()].map(({ by }) => by)).toEqual(['before', 'meanwhile']);
+  await cut.close();
+  await other.close();
 });
 
 test('a FIFO in place of the log, or of a token, is refused at once', async () => {
   const log = openRealLog(localPlace(root, 'a'));
   await log.init();
-  const { execFileSync } = await import('node:child_process');
   const token = join(root, 'run/a/controller/epoch-1.token');
   const saved = readFileSync(token);
   expect(saved.toString()).toMatch(/^[0-9a-f]{32}\n[-0-9a-f]{36}\nidle\n$/);

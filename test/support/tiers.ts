@@ -28,6 +28,8 @@ export const VITEST_TIERS: readonly VitestTier[] = [
   { ...small('unit'), needsRoot: true, ownMounts: true },
   { ...small('property'), needsRoot: true, ownMounts: true, testMsMax: 60_000 },
   { ...small('crash'), testMsMax: 60_000, tierMsMax: 1_200_000 },
+  // File systems of its own that are shut down under the log; a mount of theirs elsewhere would keep them alive.
+  { ...small('power'), needsRoot: true, ownMounts: true, testMsMax: 120_000, workersMax: 1 },
   small('golden'),
   { ...small('model'), testMsMax: 120_000 },
   small('tidy'),
