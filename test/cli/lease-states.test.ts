@@ -1,5 +1,8 @@
 /** The life of a lease beyond the main road, as an operator sees it. No node of these hosts ever answers. */
+import { symlinkSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { InstanceName, LeaseNumber, Uid } from '../../src/base/ids.ts';
+import { encodeUserRecord } from '../../src/sandbox/user-record.ts';
 import { ownClock, reboot, setClock } from './clock.ts';
 import { ALICE, CliHost, CONFIG_PATH, configuration, LOG_DIRECTORY } from './host.ts';
 import { check, expectRefusal, wordsOf } from './transcript.ts';
@@ -304,6 +307,50 @@ describe('the name service', () => {
       says: /no file changed its owner/,
     });
     host.write(PASSWD, people);
+  });
+});
+
+/** As a sandbox of the lease makes it on the node that it is on. */
+const writeRecord = (host: CliHost, lease: number, uid: number): void => {
+  const record = encodeUserRecord({
+    instance: 'main' as InstanceName,
+    lease: lease as LeaseNumber,
+    uid: uid as Uid,
+  });
+  for (const { name, text } of record.files) host.write(`/run/userdb/${name}`, text);
+  for (const { name, target } of record.links) symlinkSync(target, host.path(`/run/userdb/${name}`));
+};
+
+describe('a controller that is a node', () => {
+  let host: CliHost;
+  let people = '';
+  beforeAll(async () => {
+    host = await CliHost.start();
+    host.write(CONFIG_PATH, quick());
+    host.write('/etc/nsswitch.conf', 'passwd: files systemd\ngroup: files systemd\n');
+    await host.must(['lease', 'init']);
+    for (const job of ['a', 'b']) await on(host).allocate(job);
+    people = host.read('/etc/passwd');
+  });
+  afterAll(() => host.end());
+
+  test("takes the record of the lease's own sandbox for nobody, and sees who stands behind it", async () => {
+    writeRecord(host, 1, 70_000);
+    expect((await host.shell('getent -s systemd passwd 70000')).stdout).toMatch(/^xce-main-1:/);
+    expect((await on(host).json<{ absent: number }>('lease audit')).absent).toBe(2);
+
+    host.write('/etc/passwd', `${people}eve:x:70000:70000::/:/bin/sh\n`);
+    const behind = await host.xce(['lease', 'audit', '--json']);
+    expect([behind.status, behind.stdout]).toEqual([77, expect.stringContaining('eve')]);
+    expect(await on(host).json('lease show --job a')).toMatchObject({ quarantine: { code: 'uid-taken' } });
+    host.write('/etc/passwd', people);
+  });
+
+  test('takes the record of another sandbox for somebody', async () => {
+    writeRecord(host, 9, 70_001);
+    const end = await host.xce(['lease', 'audit', '--json']);
+    expect([end.status, end.stdout]).toEqual([77, expect.stringContaining('xce-main-9')]);
+    expect(await on(host).json('lease show --job b')).toMatchObject({ quarantine: { code: 'uid-taken' } });
   });
 });
 
