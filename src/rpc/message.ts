@@ -129,6 +129,7 @@ export const ProbeAction = v.variant('act', [
   v.object({ act: v.literal('link'), name: probeName, to: probeName }),
   v.object({ act: v.literal('rename'), name: probeName, to: probeName }),
   v.object({ act: v.literal('remove'), name: probeName }),
+  v.object({ act: v.literal('settle'), name: probeName }),
   v.object({ act: v.literal('sync-directory') }),
   v.object({ act: v.literal('look'), name: probeName }),
   v.object({ act: v.literal('read'), name: probeName, from: count }),

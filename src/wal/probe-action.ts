@@ -12,7 +12,9 @@ export type ProbeAction =
   | { readonly act: 'rename'; readonly name: string; readonly to: string }
   /** Not done: there is no such name. */
   | { readonly act: 'remove'; readonly name: string }
-  /** Makes the names in the directory durable. */
+  /** Makes the names in the directory seen, as who takes an epoch does, by a name that is free or to be removed. */
+  | { readonly act: 'settle'; readonly name: string }
+  /** Makes them durable. */
   | { readonly act: 'sync-directory' }
   /** Looks for a name as the log looks for a successor. Not done: it does not show. */
   | { readonly act: 'look'; readonly name: string }

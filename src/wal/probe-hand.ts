@@ -6,6 +6,7 @@ import { appendAll, lockFailure, reasonOf, unlinkIfThere } from './failure.ts';
 import { lookFor } from './look.ts';
 import { parseProbeName, probePath, probeStem } from './names.ts';
 import type { ProbeAction, ProbeParty, ProbeProcess, ProbeResult, SecondProcess } from './probe-action.ts';
+import { settleNames } from './settle.ts';
 
 export type HandPorts = {
   readonly files: LogFiles;
@@ -97,6 +98,9 @@ export class ProbeHand implements ProbeProcess {
         return answer(true);
       case 'remove':
         return answer(await unless('ENOENT', files.unlink(this.#path(action.name))));
+      case 'settle':
+        await settleNames(this.#ports, this.#directory, this.#path(action.name));
+        return answer(true);
       case 'sync-directory':
         await files.syncDirectory(this.#directory);
         return answer(true);

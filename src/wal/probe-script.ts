@@ -184,6 +184,9 @@ const bothWays = (here: ProbeParty, there: ProbeParty): readonly Pair[] => [
   { maker: there, looker: here, mark: 'b' },
 ];
 
+/** Names are seen by others once this has been done. */
+const SETTLE = { act: 'settle', name: 'settle' } as const;
+
 /** Both make one name at the same time: one of them has, and both read its text. */
 const race = async (
   name: string,
@@ -193,6 +196,7 @@ const race = async (
   const [ours, theirs] = await together(one(here.first, actionOf('a')), one(there.first, actionOf('b')));
   expect(ours.done || theirs.done, `neither host made ${name}`);
   expect(!(ours.done && theirs.done), `both hosts made ${name}`);
+  await must(here.first, [SETTLE]);
   const winner = ours.done ? 'a' : 'b';
   for (const { node, first } of [here, there]) {
     const { text } = await one(first, { act: 'read', name, from: 0 });
@@ -230,6 +234,7 @@ const tryRename = (pairs: readonly Pair[]) => async (round: number) => {
     await must(maker.first, [
       { act: 'create', name, text: to },
       { act: 'rename', name, to },
+      SETTLE,
       { act: 'sync-directory' },
     ]);
     const [shown, read] = await looker.first.perform([
@@ -285,10 +290,7 @@ class Sight {
   async begin(): Promise<void> {
     const { maker, looker } = this.#pair;
     const name = this.#tail;
-    await must(maker.first, [
-      { act: 'create', name, text: '' },
-      { act: 'open', name },
-    ]);
+    await must(maker.first, [{ act: 'create', name, text: '' }, { act: 'open', name }, SETTLE]);
     await must(looker.first, [{ act: 'read', name, from: 0 }]);
     await requireAbsent(looker, this.#name(1));
   }
@@ -301,7 +303,7 @@ class Sight {
       { act: 'append', name: this.#tail, text },
       { act: 'create', name: `${name}.new`, text: name },
       { act: 'link', name: `${name}.new`, to: name },
-      { act: 'remove', name: `${name}.new` },
+      { act: 'settle', name: `${name}.new` },
       { act: 'sync-directory' },
       ...(round > 1 ? [{ act: 'remove', name: this.#name(round - 1) } as const] : []),
     ]);
@@ -334,7 +336,7 @@ export const probeTwoHosts = async (
 ): Promise<readonly string[]> => {
   const pairs = bothWays(here, there);
   await during('one directory', undefined, async () => {
-    await must(here.first, [{ act: 'create', name: 'same', text: 'same' }]);
+    await must(here.first, [{ act: 'create', name: 'same', text: 'same' }, SETTLE]);
     const { text } = await one(there.first, { act: 'read', name: 'same', from: 0 });
     expect(text === 'same', `${there.node} does not see the directory that ${here.node} sees`);
   });
@@ -360,7 +362,7 @@ export const probeTwoHosts = async (
 
   const size = 'size under the lock';
   await during(size, undefined, async () => {
-    await must(here.first, [{ act: 'create', name: SIZE, text: '' }]);
+    await must(here.first, [{ act: 'create', name: SIZE, text: '' }, SETTLE]);
     for (const { first } of [here, there]) await must(first, [{ act: 'open', name: SIZE }]);
   });
   await inRounds(size, PAIR_ROUNDS, update, trySize(pairs));
