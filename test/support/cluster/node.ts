@@ -226,12 +226,16 @@ export class Node {
     });
   }
 
-  /** nsenter stays behind as the parent: it passes on how the program ended, but no signals. */
+  /**
+   * nsenter stays behind as the parent: it passes on how the program ended, but no signals; and it stops itself when
+   * the program is stopped.
+   */
   static #signal(child: ChildProcess, signal: NodeJS.Signals): void {
     if (child.pid === undefined || child.exitCode !== null || child.signalCode !== null) return;
     const [program] = readChildren(child.pid);
     try {
       process.kill(program ?? child.pid, signal);
+      if (signal === 'SIGCONT' || signal === 'SIGKILL') process.kill(child.pid, 'SIGCONT');
     } catch {
       // it ended by itself in between
     }

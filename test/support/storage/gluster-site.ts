@@ -2,7 +2,7 @@
  * Lease logs on a Gluster volume as two controllers use them: with the product's own commands, and with writers that
  * are killed, stopped or cut off while they allocate. What was acknowledged to anyone is held against the log.
  */
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -13,8 +13,12 @@ import { type GlusterLab, MOUNT, until } from './gluster.ts';
 
 const root = fileURLToPath(new URL('../../..', import.meta.url));
 const WRITER_INSIDE = '/opt/lease-writer';
-const COMMAND_MS_MAX = 120_000;
+const PKI = '/etc/xce-sandbox/pki';
+const PROBE_PORT = 7714;
+/** A probe of two controllers is thousands of small files. */
+const COMMAND_MS_MAX = 600_000;
 const EPOCH_FILE = /^leases\.wal\.[0-9]+$/;
+const TOKEN_FILE = /^epoch-([0-9]+)\.token$/;
 
 /** The bundled writer in a directory of the host, to be bound on nodes; `remove` takes it away. */
 export const buildWriter = async (): Promise<{
@@ -128,6 +132,18 @@ export class Writer {
     this.#child.kill('SIGKILL');
     await this.ended;
   }
+
+  /** SIGSTOP at a moment at which `isThere` holds, and goes on holding. */
+  async stopWhen(isThere: () => boolean, timeoutMs = 60_000): Promise<void> {
+    const stop = (): boolean => {
+      if (!isThere()) return false;
+      this.#child.kill('SIGSTOP');
+      if (isThere()) return true;
+      this.#child.kill('SIGCONT');
+      return false;
+    };
+    await until('a writer stopped at the right moment', timeoutMs, stop, 1);
+  }
 }
 
 /** One lease log in a directory of its own, under an instance of that name. */
@@ -136,6 +152,7 @@ export class LogOnGluster {
   readonly #lab: GlusterLab;
   /** By job: what any writer or command was told. */
   readonly acknowledged = new Map<string, Acknowledged>();
+  readonly #running: Writer[] = [];
   #writers = 0;
 
   private constructor(lab: GlusterLab, name: string) {
@@ -173,7 +190,37 @@ storage = shared
 hosts = n1
 `;
     for (const node of lab.controllers) await node.writeFile(log.#configPath, config, { mode: 0o644 });
+    await log.#issueCertificates();
     return log;
+  }
+
+  /** Both controllers need one each, to try the storage together. */
+  async #issueCertificates(): Promise<void> {
+    const [first, second] = this.#lab.controllers;
+    const issue = ['pki', 'issue', '--role', 'controller'];
+    await this.must(first, 'pki', 'init');
+    await this.must(first, ...issue, '--node', first.name, '--out', PKI);
+    await this.must(first, ...issue, '--node', second.name, '--out', '/root/pki');
+    const files = (await this.#lab.controllers[0].must(['ls', '/root/pki'])).split('\n').filter(Boolean);
+    for (const file of files) {
+      await second.writeFile(join(PKI, file), await first.readFile(join('/root/pki', file)), { mode: 0o600 });
+    }
+  }
+
+  /** Lets the second controller listen and the first make the log with it; how each of them ended. */
+  async init(): Promise<{ readonly asking: CommandEnd; readonly listening: CommandEnd }> {
+    const [first, second] = this.#lab.controllers;
+    let early: CommandEnd | undefined;
+    const listening = this.run(second, 'lease', 'probe', '--listen').then((end) => {
+      early = end;
+      return end;
+    });
+    await until('a controller that listens for a probe', 60_000, async () => {
+      if (early !== undefined) throw new Error(`it does not listen: ${early.stderr}`);
+      return (await second.must(['ss', '-H', '-l', '-t', '-n'])).includes(`:${PROBE_PORT} `);
+    });
+    const asking = await this.run(first, 'lease', 'init', '--peer', second.name);
+    return { asking, listening: await listening };
   }
 
   async run(node: Node, ...args: readonly string[]): Promise<CommandEnd> {
@@ -204,11 +251,26 @@ hosts = n1
     this.acknowledged.set(job, JSON.parse(text) as Acknowledged);
   }
 
+  /** Whether some process of the host has begun a record and not come to its end; see xce-sandbox-log(5), FILES. */
+  isBusy(node: Node): boolean {
+    const tokens = join(`/proc/${node.leaderPid}/root/run/xce-sandbox`, this.name, 'controller');
+    const epochs = readdirSync(tokens).flatMap((name) => TOKEN_FILE.exec(name)?.[1] ?? []);
+    const newest = Math.max(...epochs.map(Number));
+    return readFileSync(join(tokens, `epoch-${newest}.token`), 'latin1').includes('\nbusy');
+  }
+
   async startWriter(node: Node): Promise<Writer> {
     this.#writers += 1;
-    const prefix = `${node.name}-${this.#writers}`;
+    const prefix = `${node.name}.${this.#writers}`;
     const argv = ['node', `${WRITER_INSIDE}/writer.mjs`, this.#configPath, prefix, '10000'];
-    return new Writer(await node.spawn(argv), this.acknowledged);
+    const writer = new Writer(await node.spawn(argv), this.acknowledged);
+    this.#running.push(writer);
+    return writer;
+  }
+
+  /** Kills every writer that a test has left. */
+  async killWriters(): Promise<void> {
+    await Promise.all(this.#running.splice(0).map((writer) => writer.killed()));
   }
 
   /** How many leases the log has, and which acknowledged ones it does not have as they were told. */

@@ -26,11 +26,12 @@ export const until = async (
   what: string,
   timeoutMs: number,
   fact: () => Promise<boolean> | boolean,
+  intervalMs = 50,
 ): Promise<void> => {
   const deadline = performance.now() + timeoutMs;
   while (!(await fact())) {
     if (performance.now() > deadline) throw new Error(`${what}: not within ${timeoutMs} ms`);
-    await new Promise((resolve) => setTimeout(resolve, 50));
+    await new Promise((resolve) => setTimeout(resolve, intervalMs));
   }
 };
 
