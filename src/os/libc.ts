@@ -20,8 +20,6 @@ const NAMES: ReadonlyMap<number, string> = new Map(
 /** Name of an errno number ('EPERM'), or 'E<number>' for one without a name here. */
 export const errnoName = (errno: number): string => NAMES.get(errno) ?? `E${errno}`;
 
-/** open(2) O_PATH: Node 20 has no name for it. */
-export const O_PATH = 0o10000000;
 /** open(2) AT_EMPTY_PATH: act on the descriptor itself. */
 const AT_EMPTY_PATH = 0x1000;
 /** statx(2): do not trigger an automount; ask the server even if the client has a cached answer. */

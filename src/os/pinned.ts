@@ -18,13 +18,13 @@ import {
   getdents,
   getxattr,
   listxattr,
-  O_PATH,
   openat,
   removexattr,
   seek,
   setxattr,
   statx,
 } from './libc.ts';
+import { O_PATH } from './open-flags.ts';
 
 /** One file name with the NUL that ends it for the kernel. */
 declare const brand: unique symbol;

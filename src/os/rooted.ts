@@ -15,7 +15,7 @@ import {
   type Stats,
 } from 'node:fs';
 import { errnoOf, XceError } from '../base/errors.ts';
-import { O_PATH } from './libc.ts';
+import { O_PATH } from './open-flags.ts';
 
 const OPEN_DIRECTORY = O_PATH | constants.O_DIRECTORY | constants.O_NOFOLLOW;
 const STICKY = 0o1000;

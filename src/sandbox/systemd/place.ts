@@ -9,7 +9,7 @@ import { escapeBytes } from '../../base/escape.ts';
 import type { InstanceName, LeaseNumber, Uid } from '../../base/ids.ts';
 import { isWithin } from '../../base/paths.ts';
 import type { Settings } from '../../config/settings.ts';
-import { readMountTable } from '../../os/mounts.ts';
+import { readMountTable } from '../../os/mount-table.ts';
 import {
   createFile,
   createLink,

@@ -7,7 +7,7 @@ import { escapeBytes, escapeText } from '../../base/escape.ts';
 import type { Uid } from '../../base/ids.ts';
 import { isCgroupPopulated } from '../../os/cgroup.ts';
 import { hasMessageQueues, listMessageQueues, readSysvTable } from '../../os/ipc.ts';
-import { readMountTable } from '../../os/mounts.ts';
+import { readMountTable } from '../../os/mount-table.ts';
 import { listProcessIds, readProcessCommand, readProcessStatus } from '../../os/processes.ts';
 import { runChild } from '../../os/spawn.ts';
 import type { Finding } from '../backend.ts';

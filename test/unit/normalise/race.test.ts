@@ -16,7 +16,7 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { readMountTable } from '../../../src/os/mounts.ts';
+import { readMountTable } from '../../../src/os/mount-table.ts';
 import { type PinnedInodes, pinnedInodes } from '../../../src/os/pinned.ts';
 import {
   ALICE,

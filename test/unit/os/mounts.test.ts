@@ -3,7 +3,8 @@ import { closeSync, mkdirSync, mkdtempSync, openSync, rmSync, symlinkSync } from
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, describe, expect, test } from 'vitest';
-import { mountIdOf, mountOf, parseMountTable, readMountTable, sameMount } from '../../../src/os/mounts.ts';
+import { mountIdOf, parseMountTable, readMountTable } from '../../../src/os/mount-table.ts';
+import { mountOf, sameMount } from '../../../src/os/mounts.ts';
 
 const line = (text: string): Buffer => Buffer.from(text, 'latin1');
 

@@ -17,7 +17,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { ERRNO, errnoName } from '../../../src/os/libc.ts';
-import { mountIdOf } from '../../../src/os/mounts.ts';
+import { mountIdOf } from '../../../src/os/mount-table.ts';
 import {
   ACCESS_ACL,
   CAPABILITY,
