@@ -1,6 +1,6 @@
 import { Command, Flags } from '@oclif/core';
 import { type Context, openContext } from '../operations/context.ts';
-import { writeJson, writeOut, writeTalk } from './print.ts';
+import { showResult, writeTalk } from './print.ts';
 import { chooseProgress } from './progress.ts';
 
 /** What every command has: --json and --config. A command parses, calls one operation and shows its result. */
@@ -32,8 +32,7 @@ export abstract class BaseCommand extends Command {
   }
 
   protected async show<T>(flags: { json: boolean }, result: T, render: (result: T) => string): Promise<void> {
-    if (flags.json) await writeJson(result);
-    else await writeOut(render(result));
+    await showResult(flags.json, result, render);
   }
 
   /** Errors are shown by main.ts alone, so that the exit status never depends on --json. */

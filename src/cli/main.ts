@@ -1,67 +1,19 @@
 import { fileURLToPath } from 'node:url';
 import { Config, Errors, run, settings } from '@oclif/core';
-import { XceError } from '../base/errors.ts';
-import {
-  errorDocument,
-  finishOutput,
-  formatError,
-  isReaderGone,
-  ownStandardStreams,
-  writeOut,
-  writeTalk,
-} from './print.ts';
+import type { XceError } from '../base/errors.ts';
+import { terminalColours } from './colours.ts';
+import { finishOutput, ownStandardStreams } from './print.ts';
+import { asUnexpected, reportError } from './report-error.ts';
 import { toUsageError } from './usage-error.ts';
-
-/** `launch` gives the job's own status to its caller; every failure of the suite itself is this one there. */
-const LAUNCH_FAILURE_STATUS = 125;
-
-/** Whether --json stands among the suite's own arguments (not among those of a job's command). */
-const wantsJson = (argv: readonly string[]): boolean => {
-  const end = argv.indexOf('--');
-  return (end === -1 ? argv : argv.slice(0, end)).includes('--json');
-};
-
-/** Commands whose output is JSON lines, and so their errors. */
-const LINE_COMMANDS: readonly string[] = ['lease dump', 'lease watch'];
-const writesLines = (argv: readonly string[]): boolean => LINE_COMMANDS.includes(argv.slice(0, 2).join(' '));
-
-/** How long a failed command waits for its error to be read. */
-const ERROR_DELIVERY_MS = 2000;
 
 /** oclif runs code that it finds below HOME, XDG_DATA_HOME and other variables, unless it is told not to. */
 const NO_PLUGINS = { userPlugins: false, devPlugins: false };
 
-/** What SIGPIPE makes of a program whose reader has gone. */
-const READER_GONE_STATUS = 141;
-
 const asXceError = async (error: unknown, argv: readonly string[], root: string): Promise<XceError> => {
-  if (error instanceof XceError) return error;
   if (error instanceof Errors.CLIError && !(error instanceof Errors.ModuleLoadError)) {
     return toUsageError(error, argv, await Config.load({ root, ...NO_PLUGINS }));
   }
-  const text = error instanceof Error ? (error.stack ?? error.message) : String(error);
-  return new XceError('bug', `unexpected failure: ${text}`, { cause: error });
-};
-
-/** Shows the error and returns the exit status that it means. */
-const reportError = async (error: XceError, argv: readonly string[]): Promise<number> => {
-  const isLaunch = argv[0] === 'launch';
-  if (isReaderGone(error) && !isLaunch) return READER_GONE_STATUS;
-  const status = isLaunch ? LAUNCH_FAILURE_STATUS : error.exitStatus;
-  writeTalk(formatError(error));
-  if (wantsJson(argv) && error.code !== 'output') {
-    const document = errorDocument(error, status);
-    // A launch writes one event a line.
-    const text = isLaunch
-      ? JSON.stringify({ event: 'error', ...document })
-      : JSON.stringify(document, null, writesLines(argv) ? 0 : 2);
-    const written = writeOut(`${text}\n`).catch((failure: unknown) => {
-      if (failure instanceof XceError) writeTalk(formatError(failure));
-    });
-    // A reader that has stalled must not keep a command that has failed from ending.
-    await Promise.race([written, new Promise((resolve) => setTimeout(resolve, ERROR_DELIVERY_MS))]);
-  }
-  return status;
+  return asUnexpected(error);
 };
 
 /**
@@ -70,7 +22,7 @@ const reportError = async (error: XceError, argv: readonly string[]): Promise<nu
  */
 export const main = async (argv: readonly string[], rootUrl: URL): Promise<number> => {
   settings.enableAutoTranspile = false;
-  ownStandardStreams();
+  ownStandardStreams(terminalColours());
   const root = fileURLToPath(rootUrl);
   try {
     const status: unknown = await run([...argv], { root, ...NO_PLUGINS });

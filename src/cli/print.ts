@@ -1,9 +1,7 @@
 /**
  * The only file that writes to the terminal. stdout is data: one JSON document with --json, else a table or
- * plain lines. stderr is talk. Colour only on a terminal that wants it, for each of the two by
- * itself.
+ * plain lines. stderr is talk.
  */
-import chalk, { chalkStderr } from 'chalk';
 import { errnoOf, XceError } from '../base/errors.ts';
 import { isOutputClosed } from '../os/standard-output.ts';
 
@@ -21,20 +19,19 @@ const writeTo = (stream: NodeJS.WriteStream, name: string, data: string | Uint8A
 
 let firstFailure: Error | undefined;
 
-/** chalk looks at FORCE_COLOR and at the terminal, and not at NO_COLOR (no-color.org). */
-const chooseColours = (): void => {
-  if ((process.env['NO_COLOR'] ?? '') === '' || process.env['FORCE_COLOR'] !== undefined) return;
-  chalk.level = 0;
-  chalkStderr.level = 0;
-};
+/** How text is set off: a heading on stdout, what an error begins with on stderr. */
+export type Colours = { heading(text: string): string; alarm(text: string): string };
+
+const NO_COLOURS: Colours = { heading: (text) => text, alarm: (text) => text };
+let colours = NO_COLOURS;
 
 /**
  * Takes the errors of the standard streams over, from the listener as well that oclif puts on stdout and that
  * throws where nobody can catch it. A failed write is reported to whoever wrote; what oclif wrote by itself (help
  * and version), and when, only the stream knows: see finishOutput.
  */
-export const ownStandardStreams = (): void => {
-  chooseColours();
+export const ownStandardStreams = (wanted = NO_COLOURS): void => {
+  colours = wanted;
   process.stdout.removeAllListeners('error');
   process.stdout.on('error', (error) => {
     firstFailure ??= error;
@@ -78,6 +75,15 @@ export const writeTalk = (text: string): void => {
 
 export const writeJson = (value: unknown): Promise<void> => writeOut(`${JSON.stringify(value, null, 2)}\n`);
 
+export const showResult = async <T>(
+  isJson: boolean,
+  result: T,
+  render: (result: T) => string,
+): Promise<void> => {
+  if (isJson) await writeJson(result);
+  else await writeOut(render(result));
+};
+
 /** Columns padded to their widest cell; the last one is left ragged. */
 export const formatTable = (header: readonly string[], rows: readonly (readonly string[])[]): string => {
   const widths = header.map((title, column) =>
@@ -88,14 +94,14 @@ export const formatTable = (header: readonly string[], rows: readonly (readonly 
       .map((cell, column) => (column === cells.length - 1 ? cell : cell.padEnd(widths[column] ?? 0)))
       .join('  ')
       .trimEnd();
-  return `${[chalk.bold(line(header)), ...rows.map(line)].join('\n')}\n`;
+  return `${[colours.heading(line(header)), ...rows.map(line)].join('\n')}\n`;
 };
 
 /** The whole of an error on stderr: what, where, what was left, what to do. */
 export const formatError = (error: XceError): string => {
   const { at, unchanged, next } = error.facts;
   return [
-    `${chalkStderr.red('xce-sandbox:')} ${error.message} [${error.code}]`,
+    `${colours.alarm('xce-sandbox:')} ${error.message} [${error.code}]`,
     ...(at === undefined || error.message.includes(at) ? [] : [`  at: ${at}`]),
     ...(unchanged === undefined ? [] : [`  unchanged: ${unchanged}`]),
     ...(next === undefined ? [] : [`  next: ${next}`]),

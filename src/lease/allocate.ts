@@ -21,7 +21,7 @@ import type { EventOf, LeaseEvent, LeaseRoot, LeaseWorkspace, Submitter } from '
 import { isFree, listCandidates } from './pool.ts';
 import { commandFor, nameLease } from './reference.ts';
 import { accept, type Refusal, refuse, type Verdict } from './refusal.ts';
-import { type Lease, type LeaseState, newLease } from './state.ts';
+import { type JobState, type Lease, newLease } from './state.ts';
 import { beginTerm, remainingMs } from './term.ts';
 import { type LeaseView, viewLease } from './view.ts';
 
@@ -40,6 +40,8 @@ export type ProvenUids = {
   readonly absent: readonly Uid[];
   /** Known to the name service: not to be offered again. */
   readonly present: ReadonlySet<Uid>;
+  /** Looked up for others just now: offered only where there is nothing else. */
+  readonly offered?: ReadonlySet<Uid>;
   /** How many candidates to name when none of `absent` will do. */
   readonly wanted: number;
 };
@@ -139,7 +141,7 @@ const repeat = (lease: Lease, request: AllocateRequest, facts: RuleFacts): Lease
 };
 
 /** Why an attempt without a living lease may not get one. */
-const checkNotEnded = (state: LeaseState, request: AllocateRequest): Verdict<undefined> => {
+const checkNotEnded = (state: JobState, request: AllocateRequest): Verdict<undefined> => {
   const ended = state.ended.ofJob(request.job);
   if (ended.some((one) => isSameRun(one, request)))
     return refuse('lease-ended', `attempt ${request.attempt} of job ${request.job} has ended`, {
@@ -156,7 +158,7 @@ const checkNotEnded = (state: LeaseState, request: AllocateRequest): Verdict<und
       );
 };
 
-const exhausted = (state: LeaseState, pool: IdRange, present: number): Refusal => {
+const exhausted = (state: JobState, pool: IdRange, present: number): Refusal => {
   const size = pool.last - pool.first + 1;
   const quarantined = [...state.byUid.values()].filter(
     (lease) => lease.status === 'quarantined' && isInRange(lease.uid, pool),
@@ -172,7 +174,7 @@ const exhausted = (state: LeaseState, pool: IdRange, present: number): Refusal =
  * refused request writes nothing, not even for the attempt it would have followed.
  */
 export const decideAllocate = (
-  state: LeaseState,
+  state: JobState,
   facts: RuleFacts,
   request: AllocateRequest,
   proven: ProvenUids,
@@ -195,7 +197,10 @@ export const decideAllocate = (
 
   const uid = proven.absent.find((candidate) => isFree(state, facts.pool, candidate));
   if (uid === undefined) {
-    const candidates = listCandidates(state, facts.pool, proven.wanted, proven.present);
+    const { wanted, present, offered } = proven;
+    const others = { has: (one: Uid) => present.has(one) || offered?.has(one) === true };
+    const unoffered = listCandidates(state, facts.pool, wanted, others);
+    const candidates = unoffered.length > 0 ? unoffered : listCandidates(state, facts.pool, wanted, present);
     if (candidates.length === 0) return exhausted(state, facts.pool, proven.present.size);
     return decide([], { kind: 'look-up', candidates });
   }

@@ -8,6 +8,10 @@ import { LIMITS } from '../base/limits.ts';
 
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
+/** The same bytes with the methods of a Buffer. */
+export const asBuffer = (bytes: Uint8Array): Buffer =>
+  bytes instanceof Buffer ? bytes : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+
 const isAscii = (bytes: Uint8Array, start: number, end: number): boolean => {
   for (let index = start; index < end; index += 1) if ((bytes[index] ?? 0x80) >= 0x80) return false;
   return true;
@@ -134,7 +138,7 @@ export class ByteReader {
   #offset = 0;
 
   constructor(bytes: Uint8Array) {
-    this.#bytes = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+    this.#bytes = asBuffer(bytes);
   }
 
   corrupt(problem: string): XceError {

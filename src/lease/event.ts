@@ -418,17 +418,30 @@ const readEvent = (kind: EventKind, from: ByteReader): LeaseEvent => {
   }
 };
 
-/**
- * Throws XceError 'log-corrupt' on bytes that are not exactly one event, 'log-version' on those of a newer
- * version.
- */
-export const decodeEvent = (bytes: Uint8Array): LeaseEvent => {
+const openEvent = (bytes: Uint8Array): { readonly kind: EventKind; readonly from: ByteReader } => {
   const from = new ByteReader(bytes);
   const version = from.byte();
   if (version === 0) throw from.corrupt('its version is 0');
   const byte = from.byte();
   const kind = version === EVENT_VERSION ? kindOfByte.get(byte) : undefined;
   if (kind === undefined) throw newerBytes('an event', version, EVENT_VERSION, byte);
+  return { kind, from };
+};
+
+/** The kind of an event and the lease it is about, without the rest; the same errors for what is no event at all. */
+export const peekEvent = (
+  bytes: Uint8Array,
+): { readonly kind: EventKind; readonly lease: LeaseNumber | undefined } => {
+  const { kind, from } = openEvent(bytes);
+  return { kind, lease: kind === 'forget' ? undefined : readLeaseNumber(from) };
+};
+
+/**
+ * Throws XceError 'log-corrupt' on bytes that are not exactly one event, 'log-version' on those of a newer
+ * version.
+ */
+export const decodeEvent = (bytes: Uint8Array): LeaseEvent => {
+  const { kind, from } = openEvent(bytes);
   const event = readEvent(kind, from);
   from.end();
   return event;

@@ -22,5 +22,5 @@ export const leaseMachine: Machine<LeaseState, LeaseEvent> = {
   encode,
   decode: decodeEvent,
   snapshot: snapshotState,
-  restore: restoreRecord,
+  restore: (state, record) => restoreRecord(state, record),
 };

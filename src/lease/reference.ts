@@ -1,7 +1,7 @@
 import type { Attempt, JobId, LeaseNumber } from '../base/ids.ts';
 import { isEarlierRun } from './ended.ts';
 import { accept, refuse, type Verdict } from './refusal.ts';
-import type { Lease, LeaseState } from './state.ts';
+import type { JobState, Lease } from './state.ts';
 
 /** How callers name a lease. A job without an attempt means the latest attempt that still has a lease. */
 export type LeaseRef =
@@ -20,7 +20,7 @@ export const nameLease = ({ number, job, attempt }: Pick<Lease, 'number' | 'job'
   `lease ${number} (job ${job}, attempt ${attempt})`;
 
 /** Refused with 'lease-ended' for what is known to have ended, else with 'lease-missing'. */
-export const findLease = (state: LeaseState, ref: LeaseRef): Verdict<Lease> => {
+export const findLease = (state: JobState, ref: LeaseRef): Verdict<Lease> => {
   const next = 'xce-sandbox lease list';
   if ('lease' in ref) {
     const lease = state.leases.get(ref.lease);

@@ -23,6 +23,7 @@ import { accept, type Refusal, refuse, type Verdict } from './refusal.ts';
 import {
   type ExistingEvent,
   isFinished,
+  type JobState,
   type Lease,
   type LeaseState,
   type LeaseStatus,
@@ -63,7 +64,7 @@ const wrongState = (lease: Lease, wanted: string): Refusal =>
   });
 
 /** Finds a lease in one of the statuses. */
-const findIn = (state: LeaseState, ref: LeaseRef, statuses: readonly LeaseStatus[]): Verdict<Lease> => {
+const findIn = (state: JobState, ref: LeaseRef, statuses: readonly LeaseStatus[]): Verdict<Lease> => {
   const found = findLease(state, ref);
   if (!found.ok || statuses.includes(found.value.status)) return found;
   return wrongState(found.value, statuses.join(' or '));
@@ -77,7 +78,7 @@ const expired = (lease: Lease): Refusal =>
  * holder has the benefit, since a longer right to run endangers no uid.
  */
 export const decideRenew = (
-  state: LeaseState,
+  state: JobState,
   facts: RuleFacts,
   ref: LeaseRef,
   ttlMs: number,

@@ -4,7 +4,7 @@
  * reclaims.
  * Equal states give equal bytes.
  */
-import type { LeaseNumber, NodeName, Uid } from '../base/ids.ts';
+import type { JobId, LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import { ByteReader, ByteWriter, newerBytes } from './codec.ts';
 import type { EndedAttempt } from './ended.ts';
@@ -48,13 +48,16 @@ import {
 } from './state.ts';
 
 const SNAPSHOT_VERSION = 1;
-const RECORD = { head: 1, used: 2, freed: 3, ended: 4, leases: 5, nodes: 6, reclaims: 7 } as const;
+export const RECORD = { head: 1, used: 2, freed: 3, ended: 4, leases: 5, nodes: 6, reclaims: 7 } as const;
 /** The order is the order of their bytes: append only. The same holds for LEASE_STATUSES. */
 const NODE_ROLES = ['job', 'helper'] as const;
 const SAFE = Number.MAX_SAFE_INTEGER;
 
-/** A record is closed once it is this long. The longest single entry is a lease with 65 long paths, about 1 MiB. */
-const RECORD_BYTES = 64 << 10;
+/**
+ * A record is closed once it is this long, so that who looks for one lease decodes few others. The longest single
+ * entry is a lease with 65 long paths, about 1 MiB.
+ */
+const RECORD_BYTES = 4 << 10;
 /** Nodes of one lease per entry. */
 const NODES_PER_ENTRY = 512;
 
@@ -178,13 +181,17 @@ const readLeaseNode = (from: ByteReader): LeaseNode => {
   return isUntouched ? UNTOUCHED_NODE[role] : { role, binding, nonce, certificate, reclaim: null };
 };
 
-const restoreNodes = (state: LeaseState, from: ByteReader): void => {
+/** Which leases and ended attempts a state is to have; undefined: all of them. */
+export type Wanted = ((job: JobId, lease: LeaseNumber) => boolean) | undefined;
+
+const restoreNodes = (state: LeaseState, from: ByteReader, wanted: Wanted): void => {
   const lease = state.leases.get(readLeaseNumber(from));
-  if (lease === undefined) throw from.corrupt('nodes of a lease that is not there');
+  if (lease === undefined && wanted === undefined) throw from.corrupt('nodes of a lease that is not there');
   from.list(NODES_PER_ENTRY, () => {
     const name = readNode(from);
-    if (lease.nodes.has(name)) throw from.corrupt('a node is there twice');
-    lease.nodes.set(name, readLeaseNode(from));
+    if (lease?.nodes.has(name) === true) throw from.corrupt('a node is there twice');
+    const node = readLeaseNode(from);
+    lease?.nodes.set(name, node);
   });
 };
 
@@ -202,14 +209,16 @@ const writeReclaimed = (to: ByteWriter, { lease, node, reclaim }: ReclaimEntry):
   writeReclaim(to.whole(lease.number).text(node), reclaim);
 };
 
-const restoreReclaimed = (state: LeaseState, from: ByteReader): void => {
+const restoreReclaimed = (state: LeaseState, from: ByteReader, wanted: Wanted): void => {
   const number = readLeaseNumber(from);
   const name = readNode(from);
   const nodes = state.leases.get(number)?.nodes;
   const node = nodes?.get(name);
-  if (nodes === undefined || node === undefined || node.certificate !== null || node.reclaim !== null)
+  const isPassedOver = nodes === undefined && wanted !== undefined;
+  if (!isPassedOver && (node === undefined || node.certificate !== null || node.reclaim !== null))
     throw from.corrupt('a node is reclaimed that cannot be');
-  nodes.set(name, { ...node, reclaim: readReclaim(from) });
+  const reclaim = readReclaim(from);
+  if (node !== undefined) nodes?.set(name, { ...node, reclaim });
   state.withheld.withhold(name, number);
 };
 
@@ -224,7 +233,7 @@ export function* snapshotState(state: LeaseState): Generator<Uint8Array> {
   yield* pack(RECORD.reclaims, reclaimEntries(state), writeReclaimed);
 }
 
-const restoreEntry = (state: LeaseState, kind: number, from: ByteReader): void => {
+const restoreEntry = (state: LeaseState, kind: number, from: ByteReader, wanted: Wanted): void => {
   switch (kind) {
     case RECORD.head:
       if (state.nextLease !== 1) throw from.corrupt('a snapshot begins twice');
@@ -241,17 +250,22 @@ const restoreEntry = (state: LeaseState, kind: number, from: ByteReader): void =
       state.freed.push(uid);
       return;
     }
-    case RECORD.ended:
-      state.ended.add(readEnded(from));
+    case RECORD.ended: {
+      const ended = readEnded(from);
+      if (wanted?.(ended.job, ended.lease) !== false) state.ended.add(ended);
       return;
-    case RECORD.leases:
-      if (!restoreLease(state, readLease(from))) throw from.corrupt('a lease is in the way of another');
+    }
+    case RECORD.leases: {
+      const lease = readLease(from);
+      if (wanted?.(lease.job, lease.number) === false) return;
+      if (!restoreLease(state, lease)) throw from.corrupt('a lease is in the way of another');
       return;
+    }
     case RECORD.nodes:
-      restoreNodes(state, from);
+      restoreNodes(state, from, wanted);
       return;
     case RECORD.reclaims:
-      restoreReclaimed(state, from);
+      restoreReclaimed(state, from, wanted);
       return;
     default:
       throw newerBytes('a part of the checkpoint', SNAPSHOT_VERSION, SNAPSHOT_VERSION, kind);
@@ -309,7 +323,7 @@ const describeEntry = (kind: number, from: ByteReader): SnapshotEntry => {
   }
 };
 
-const eachEntry = (record: Uint8Array, visit: (kind: number, from: ByteReader) => void): void => {
+const openRecord = (record: Uint8Array): { readonly kind: number; readonly from: ByteReader } => {
   const from = new ByteReader(record);
   const version = from.byte();
   if (version === 0) throw from.corrupt('its version is 0');
@@ -317,6 +331,18 @@ const eachEntry = (record: Uint8Array, visit: (kind: number, from: ByteReader) =
   if (version !== SNAPSHOT_VERSION) {
     throw newerBytes('a part of the checkpoint', version, SNAPSHOT_VERSION, kind);
   }
+  return { kind, from };
+};
+
+/** The kind of a record: one of RECORD, or what `restoreRecord` refuses. */
+export const kindOfRecord = (record: Uint8Array): number =>
+  record[0] === SNAPSHOT_VERSION ? (record[1] ?? 0) : 0;
+
+/** The lease number with which a record of leases or nodes begins; none in it is smaller. */
+export const firstLeaseOf = (record: Uint8Array): LeaseNumber => readLeaseNumber(openRecord(record).from);
+
+const eachEntry = (record: Uint8Array, visit: (kind: number, from: ByteReader) => void): void => {
+  const { kind, from } = openRecord(record);
   do visit(kind, from);
   while (!from.isAtEnd);
 };
@@ -332,5 +358,5 @@ export const describeRecord = (record: Uint8Array): readonly SnapshotEntry[] => 
  * Adds one record of a snapshot to a state that started empty. Throws XceError 'log-corrupt' on bytes that are
  * not exactly such a record, 'log-version' on those of a newer version.
  */
-export const restoreRecord = (state: LeaseState, record: Uint8Array): void =>
-  eachEntry(record, (kind, from) => restoreEntry(state, kind, from));
+export const restoreRecord = (state: LeaseState, record: Uint8Array, wanted?: Wanted): void =>
+  eachEntry(record, (kind, from) => restoreEntry(state, kind, from, wanted));

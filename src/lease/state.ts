@@ -15,6 +15,7 @@
  * that an operator has reclaimed; what was verified before such a node certified counts no more.
  */
 import { assert, XceError } from '../base/errors.ts';
+import type { IdRange } from '../base/id-range.ts';
 import type { Attempt, Epoch, JobId, LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import { EndedAttempts } from './ended.ts';
 import type {
@@ -132,6 +133,22 @@ export type LeaseState = {
   readonly freed: IdQueue;
   readonly ended: EndedAttempts;
   readonly withheld: WithheldNodes;
+};
+
+/**
+ * What rules about one job ask of the state. Every LeaseState is one; job-view.ts has one that leaves out other jobs'
+ * leases.
+ */
+export type JobState = {
+  readonly epoch: number;
+  readonly nextLease: number;
+  readonly leases: Pick<ReadonlyMap<LeaseNumber, Lease>, 'get'>;
+  readonly byUid: { has(uid: Uid): boolean; values(): Iterable<Lease> };
+  readonly byJob: Pick<ReadonlyMap<JobId, readonly Lease[]>, 'get'>;
+  readonly used: { absent(range: IdRange): Iterable<number> };
+  readonly freed: Iterable<number>;
+  readonly ended: Pick<EndedAttempts, 'ofJob'>;
+  readonly withheld: Pick<WithheldNodes, 'size' | 'holderOf'>;
 };
 
 export const emptyState = (): LeaseState => ({
@@ -349,9 +366,26 @@ const removeLease = (state: LeaseState, lease: Lease): void => {
   else state.byJob.set(lease.job, others);
 };
 
-const applyAllocate = (state: LeaseState, event: EventOf<'allocate'>): void => {
+const checkNext = (state: LeaseState, event: EventOf<'allocate'>): void => {
   if (event.lease !== state.nextLease) throw impossible(event, `lease ${state.nextLease} is next`);
   if (event.epoch < state.epoch) throw impossible(event, `epoch ${event.epoch} is over`);
+};
+
+/** What a grant says beside the lease itself. */
+const countGranted = (state: LeaseState, event: EventOf<'allocate'>): void => {
+  if (state.freed.has(event.uid)) state.freed.remove(event.uid);
+  state.used.add(event.uid);
+  state.nextLease += 1;
+  state.epoch = event.epoch;
+};
+
+const countRenewed = (state: LeaseState, event: EventOf<'renew'>): void => {
+  if (event.epoch < state.epoch) throw impossible(event, `epoch ${event.epoch} is over`);
+  state.epoch = event.epoch;
+};
+
+const applyAllocate = (state: LeaseState, event: EventOf<'allocate'>): void => {
+  checkNext(state, event);
   const holder = state.byUid.get(event.uid);
   if (holder !== undefined) throw impossible(event, `uid ${event.uid} is held by lease ${holder.number}`);
   const living = state.byJob.get(event.job)?.find((other) => other.attempt === event.attempt);
@@ -364,10 +398,24 @@ const applyAllocate = (state: LeaseState, event: EventOf<'allocate'>): void => {
     throw impossible(event, 'its paths are not a set');
 
   addLease(state, lease);
-  if (state.freed.has(event.uid)) state.freed.remove(event.uid);
-  state.used.add(event.uid);
-  state.nextLease += 1;
-  state.epoch = event.epoch;
+  countGranted(state, event);
+};
+
+/** What an event of a lease that exists says beside the lease itself. */
+const countExisting = (state: LeaseState, event: ExistingEvent): void => {
+  if (event.kind === 'renew') countRenewed(state, event);
+  if (event.kind === 'reclaim') state.withheld.withhold(event.node, event.lease);
+  if (event.kind === 'certify') state.withheld.giveBack(event.node, event.lease);
+};
+
+/** Applies an event of a lease that the state leaves out: only what it says of all. A uid given back is not known. */
+export const applyForeign = (state: LeaseState, event: ExistingEvent | EventOf<'allocate'>): void => {
+  if (event.kind !== 'allocate') {
+    countExisting(state, event);
+    return;
+  }
+  checkNext(state, event);
+  countGranted(state, event);
 };
 
 /**
@@ -385,12 +433,8 @@ export const applyEvent = (state: LeaseState, event: LeaseEvent): void => {
   }
   const lease = state.leases.get(event.lease);
   if (lease === undefined) throw impossible(event, 'there is no such lease');
-  if (event.kind === 'renew' && event.epoch < state.epoch)
-    throw impossible(event, `epoch ${event.epoch} is over`);
   const lives = applyToLease(lease, event);
-  if (event.kind === 'renew') state.epoch = event.epoch;
-  if (event.kind === 'reclaim') state.withheld.withhold(event.node, lease.number);
-  if (event.kind === 'certify') state.withheld.giveBack(event.node, lease.number);
+  countExisting(state, event);
   if (lives) return;
   assert(event.kind === 'free', 'only free ends a lease');
   removeLease(state, lease);

@@ -4,19 +4,18 @@
  * as XceError with the rule's code, and nothing was written for it. Errors of the log pass through unchanged.
  */
 import { randomBytes } from 'node:crypto';
-import { XceError } from '../base/errors.ts';
-import type { Epoch, NodeName, Uid } from '../base/ids.ts';
+import type { NodeName, Uid } from '../base/ids.ts';
 import type { Settings } from '../config/settings.ts';
-import type { Clock } from '../os/clock.ts';
 import type { NameService } from '../os/name-service.ts';
 import type { Committed, LeaseLog, LogNotice } from '../wal/log.ts';
-import { type AllocateRequest, decideAllocate } from './allocate.ts';
+import type { AllocateRequest } from './allocate.ts';
 import { openCertificate } from './certificate.ts';
-import { decide, type LeaseDecision, type RuleFacts } from './decision.ts';
+import { decide } from './decision.ts';
 import type { LeaseEvent, MountFacts } from './event.ts';
-import { lookUpCandidates } from './pool.ts';
+import { type Allocated, JobLeases, renewTerm } from './job-leases.ts';
 import { findLease, type LeaseRef } from './reference.ts';
 import { unwrap } from './refusal.ts';
+import { commitRule, nowOf, type Rule, type RulePorts } from './rule-commit.ts';
 import {
   type Certified,
   type Drain,
@@ -32,7 +31,6 @@ import {
   decideQuarantine,
   decideReclaim,
   decideRecordMounts,
-  decideRenew,
   decideRetry,
   type Expiries,
   type NodeBinding,
@@ -42,114 +40,44 @@ import {
   type ScopeResult,
 } from './rules.ts';
 import type { LeaseState, LeaseStatus } from './state.ts';
-import type { Now } from './term.ts';
 import { type LeaseView, viewLease } from './view.ts';
 
 export type LeaseStoreSettings = Pick<Settings, 'cluster' | 'pool' | 'lease'>;
 
-export type LeaseStorePorts = {
+export type LeaseStorePorts = RulePorts<LeaseState> & {
   readonly log: LeaseLog<LeaseState, LeaseEvent>;
   readonly nameService: NameService;
-  /** Its monotonic time must be that of the boot, the same in every process of the host: os/boot-clock.ts. */
-  readonly clock: Clock;
-  /** Boot id of this host: with the monotonic time it makes ages exact on the host that granted. */
-  readonly bootId: string;
 };
 
-export type Allocated = {
-  readonly lease: LeaseView;
-  /** False when this attempt had the lease already. */
-  readonly created: boolean;
-  /** Free uids that were passed over because the name service knows them. */
-  readonly skipped: readonly Uid[];
-};
-
-/** Rounds of look-ups; each asks for twice as many uids as the one before, up to CANDIDATES_MAX. */
-const ROUNDS_MAX = 12;
-const CANDIDATES_MAX = 32;
 /** Certificates of one commit, so that a lease of any size fits into records. */
 const CERTIFICATE_BYTES = 256 << 10;
 /** Leases that expire in one record. */
 const EXPIRED_AT_ONCE = 4096;
 const SEED_BYTES = 32;
-const DAY_MS = 24 * 3600 * 1000;
 
 export class LeaseStore {
   readonly #ports: LeaseStorePorts;
   readonly #settings: LeaseStoreSettings;
+  readonly #jobs: JobLeases;
 
   constructor(ports: LeaseStorePorts, settings: LeaseStoreSettings) {
     this.#ports = ports;
     this.#settings = settings;
+    this.#jobs = new JobLeases(ports, settings);
   }
 
-  #now(wallMs: number, skewMs: number | undefined): Now {
-    const { clock, bootId } = this.#ports;
-    return {
-      wallMs,
-      monotonicMs: clock.monotonicMs(),
-      bootId,
-      skewBoundMs: this.#settings.lease.skewMs,
-      skewMs,
-    };
+  #commit<Result>(rule: Rule<LeaseState, Result>): Promise<Committed<Result>> {
+    return commitRule(this.#ports, this.#settings, rule);
   }
 
-  #commit<Result>(
-    rule: (state: LeaseState, facts: RuleFacts) => LeaseDecision<Result>,
-  ): Promise<Committed<Result>> {
-    const { pool, lease } = this.#settings;
-    return this.#ports.log.commit((state, { epoch, wallMs, skewMs }) => {
-      const facts: RuleFacts = {
-        epoch: epoch as Epoch,
-        now: this.#now(wallMs, skewMs),
-        pool,
-        rememberMs: lease.rememberDays * DAY_MS,
-      };
-      return unwrap(rule(state, facts), { unchanged: 'nothing was written to the lease log' });
-    });
+  /** See JobLeases. */
+  allocate(request: AllocateRequest): Promise<Committed<Allocated>> {
+    return this.#jobs.allocate(request);
   }
 
-  /**
-   * Grants a uid that the name service does not know, or returns the lease that this attempt has already.
-   * Throws 'lease-conflict', 'lease-ended', 'lease-expired', 'node-withheld', 'pool-exhausted', 'submitter',
-   * 'name-service', 'uid-taken'; 'log-busy' when others were faster with every candidate.
-   */
-  async allocate(request: AllocateRequest): Promise<Committed<Allocated>> {
-    const present = new Set<Uid>();
-    const notices: LogNotice[] = [];
-    let absent: readonly Uid[] = [];
-    for (let round = 0; round < ROUNDS_MAX; round += 1) {
-      const wanted = Math.min(2 ** round, CANDIDATES_MAX);
-      const proven = { absent, present, wanted };
-      const committed = await this.#commit((state, facts) => decideAllocate(state, facts, request, proven));
-      notices.push(...committed.notices);
-      const { result } = committed;
-      if (result.kind !== 'look-up')
-        return {
-          ...committed,
-          notices,
-          result: { lease: result.lease, created: result.kind === 'granted', skipped: [...present] },
-        };
-      const found = await lookUpCandidates(this.#ports.nameService, result.candidates);
-      for (const uid of found.present) present.add(uid);
-      absent = found.absent;
-    }
-    const unchanged = 'no uid was leased';
-    if (absent.length === 0)
-      throw new XceError('uid-taken', `the name service knows all of ${present.size} free uids looked up`, {
-        unchanged,
-        next: 'choose another [pool] range',
-        detail: { taken: [...present].slice(0, CANDIDATES_MAX) },
-      });
-    throw new XceError('log-busy', 'other allocations took every uid that was looked up', {
-      unchanged,
-      next: 'try again',
-    });
-  }
-
-  /** A new term. Throws 'lease-expired', 'lease-state', 'log-fenced'. */
+  /** See renewTerm. */
   renew(ref: LeaseRef, ttlMs: number): Promise<Committed<LeaseView>> {
-    return this.#commit((state, facts) => decideRenew(state, facts, ref, ttlMs));
+    return renewTerm(this.#ports, this.#settings, ref, ttlMs);
   }
 
   /**
@@ -297,13 +225,16 @@ export class LeaseStore {
    */
   async show(ref: LeaseRef): Promise<LeaseView> {
     const { state } = await this.#ports.log.read();
-    return viewLease(unwrap(findLease(state, ref)), this.#now(this.#ports.clock.wallMs(), undefined));
+    return viewLease(
+      unwrap(findLease(state, ref)),
+      nowOf(this.#ports, this.#settings, this.#ports.clock.wallMs(), undefined),
+    );
   }
 
   /** All leases in any of the statuses, by number, read without a lock: they may be behind. */
   async list(statuses?: readonly LeaseStatus[]): Promise<readonly LeaseView[]> {
     const { state } = await this.#ports.log.read();
-    const now = this.#now(this.#ports.clock.wallMs(), undefined);
+    const now = nowOf(this.#ports, this.#settings, this.#ports.clock.wallMs(), undefined);
     const wanted = [...state.leases.values()].filter(
       ({ status }) => statuses === undefined || statuses.includes(status),
     );

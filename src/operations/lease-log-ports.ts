@@ -1,79 +1,24 @@
 /** The lease log of this machine, from the configuration. */
-import { randomBytes } from 'node:crypto';
-import { join } from 'node:path';
-import type { Settings } from '../config/settings.ts';
 import { decodeEvent, type LeaseEvent } from '../lease/event.ts';
 import { leaseMachine } from '../lease/machine.ts';
 import { describeRecord, type SnapshotEntry } from '../lease/snapshot.ts';
 import type { LeaseState } from '../lease/state.ts';
-import { bootClock } from '../os/boot-clock.ts';
-import { clientQuorum } from '../os/client-quorum.ts';
-import { readBootId } from '../os/clock.ts';
 import { logFiles } from '../os/log-files.ts';
-import { mountOf } from '../os/mounts.ts';
 import { checkLog, type LogReport } from '../wal/check.ts';
 import { type DumpEnd, type DumpPorts, dumpEpoch } from '../wal/dump.ts';
 import type { EntryCodec, LogEntry } from '../wal/entries.ts';
 import type { EpochDirectoryOptions } from '../wal/epoch-directory.ts';
-import { EpochLog } from '../wal/epoch-log.ts';
-import { HostRecordFile } from '../wal/host-record.ts';
-import { type ControllerStorage, createStorage } from '../wal/probe.ts';
+import type { EpochLog } from '../wal/epoch-log.ts';
+import type { ControllerStorage } from '../wal/probe.ts';
+import { type LogSettings, memoryPathOf, openLog, storageWith, wait } from './epoch-log-ports.ts';
 import { probeProgram, startProbeProcess } from './probe-process.ts';
 
-type LogSettings = Pick<Settings, 'cluster' | 'lease' | 'worker'>;
-
-const wait = (milliseconds: number): Promise<void> =>
-  new Promise((resolve) => setTimeout(resolve, milliseconds));
-
 /** The storage of the log as this host sees it. */
-export const openLogStorage = ({ cluster, lease, worker }: LogSettings): ControllerStorage =>
-  createStorage(
-    {
-      files: logFiles,
-      mountOf,
-      clientQuorum,
-      randomBytes,
-      wait,
-      wallMs: bootClock.wallMs,
-      startSecond: (directory, probe) => startProbeProcess(probeProgram(), directory, probe),
-      record: new HostRecordFile(
-        logFiles,
-        join(worker.stateDirectory, 'controller', 'storage.json'),
-        { cluster: cluster.name, instance: cluster.instance },
-        process.pid,
-      ),
-    },
-    lease.storage,
-  );
+export const openLogStorage = (settings: LogSettings): ControllerStorage =>
+  storageWith(settings, (directory, probe) => startProbeProcess(probeProgram(), directory, probe));
 
-export const openLeaseLog = (settings: LogSettings): EpochLog<LeaseState, LeaseEvent> => {
-  const { cluster, lease, worker } = settings;
-  return new EpochLog(
-    {
-      files: logFiles,
-      clock: bootClock,
-      bootId: readBootId(),
-      processId: process.pid,
-      randomBytes,
-      wait,
-      storage: openLogStorage(settings),
-    },
-    {
-      directory: lease.directory,
-      runDirectory: join(worker.runDirectory, 'controller'),
-      memoryPath: memoryPathOf(settings),
-      cluster: cluster.name,
-      instance: cluster.instance,
-      host: worker.node,
-      lockTimeoutMs: lease.lockTimeoutMs,
-      holdTimeoutMs: lease.lockTimeoutMs,
-    },
-    leaseMachine,
-  );
-};
-
-const memoryPathOf = ({ worker }: LogSettings): string =>
-  join(worker.stateDirectory, 'controller', 'seen.json');
+export const openLeaseLog = (settings: LogSettings): EpochLog<LeaseState, LeaseEvent> =>
+  openLog(settings, openLogStorage(settings), leaseMachine);
 
 /** What reads the log without taking part in it needs. */
 const readingPorts = (settings: LogSettings): DumpPorts => ({

@@ -1,5 +1,4 @@
 import type { LogNotice } from '../wal/log.ts';
-import type { Context } from './context.ts';
 
 /** What happened to the log on the way, for the operator; the operation itself went well. */
 const describeNotice = (notice: LogNotice): string => {
@@ -13,6 +12,6 @@ const describeNotice = (notice: LogNotice): string => {
   }
 };
 
-export const tellNotices = (context: Context, notices: readonly LogNotice[]): void => {
+export const tellNotices = (context: { tell(text: string): void }, notices: readonly LogNotice[]): void => {
   for (const notice of notices) context.tell(describeNotice(notice));
 };

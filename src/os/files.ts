@@ -53,6 +53,8 @@ export const replaceFile = (path: string, bytes: Uint8Array, mode: number): void
   syncDirectory(dirname(path));
 };
 
+const FIRST_BYTES = 4 << 10;
+
 /**
  * Reads a regular file of at most `bytesMax` bytes; `check` sees the facts of the very file that is read. Throws
  * XceError 'io' or 'too-large', and what `check` throws.
@@ -71,7 +73,8 @@ export const readBounded = (path: string, bytesMax: number, check?: (facts: Stat
     const facts = fstatSync(fd);
     if (!facts.isFile()) throw new XceError('io', `${path} is not a regular file`, { at: path });
     check?.(facts);
-    const buffer = Buffer.alloc(bytesMax + 1);
+    // What the kernel makes up says that it has no bytes.
+    let buffer = Buffer.alloc(Math.min(bytesMax, Math.max(facts.size, FIRST_BYTES)) + 1);
     let length = 0;
     for (;;) {
       const count = readSync(fd, buffer, length, buffer.length - length, null);
@@ -79,6 +82,11 @@ export const readBounded = (path: string, bytesMax: number, check?: (facts: Stat
       length += count;
       if (length > bytesMax)
         throw new XceError('too-large', `${path} is over ${bytesMax} bytes`, { at: path });
+      if (length === buffer.length) {
+        const larger = Buffer.alloc(Math.min(bytesMax, 2 * length) + 1);
+        buffer.copy(larger, 0, 0, length);
+        buffer = larger;
+      }
     }
     return buffer.subarray(0, length);
   } catch (error) {

@@ -325,7 +325,7 @@ const eachItem = (frame: Frame, from: number, visit: (item: Uint8Array) => void)
     if (at + ITEM_HEADER_BYTES > end) throw frame.corrupt('an item is shorter than its header');
     const next = at + ITEM_HEADER_BYTES + view.getUint32(at);
     if (next > end) throw frame.corrupt('an item is longer than its record');
-    visit(new Uint8Array(buffer, byteOffset + at + ITEM_HEADER_BYTES, next - at - ITEM_HEADER_BYTES));
+    visit(Buffer.from(buffer, byteOffset + at + ITEM_HEADER_BYTES, next - at - ITEM_HEADER_BYTES));
     at = next;
   }
   if (items === 0) throw frame.corrupt('a record without items');

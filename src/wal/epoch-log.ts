@@ -57,14 +57,14 @@ type OpenLog<State, Event> = {
   /** The replay has been held against it. */
   isChecked: boolean;
   isLocked: boolean;
+  /** The storage's clock minus this host's when the last record was written, milliseconds. */
+  skewMs: number;
 };
 
 /** Token file and log of the newest epoch, both locked, and the state replayed to the log's end. */
 type Held<State, Event> = {
   readonly token: HeldToken;
   readonly log: OpenLog<State, Event>;
-  /** The storage's clock minus this host's when the last record was written, milliseconds. */
-  readonly skewMs: number;
   readonly untilMs: number;
 };
 
@@ -182,6 +182,14 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       // Those that come until this one has its turn go with it, and find nothing left to do.
       this.#inTurn(() => this.#commitWaiting()).catch(reject);
     });
+  }
+
+  guess<Result>(decide: (state: State, context: CommitContext) => Result): Result | undefined {
+    const open = this.#open;
+    if (open === undefined || !open.isChecked) return undefined;
+    const { header, replay, skewMs } = open;
+    const wallMs = this.#ports.clock.wallMs();
+    return decide(replay.state, { ...positionOf(header, replay.last), wallMs, skewMs });
   }
 
   takeover(): Promise<LogPosition & { readonly notices: readonly LogNotice[] }> {
@@ -349,7 +357,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     if (!proof.isBusy) {
       const log = await this.#lockLog(epoch, deadlineMs);
       const untilMs = this.#ports.clock.monotonicMs() + this.#options.holdTimeoutMs;
-      const skewMs = await this.#catchUp(log);
+      await this.#catchUp(log);
       // As late as can be: who was stopped until now must not write into a log that is over.
       if ((await this.#directory.newest()) !== epoch) {
         await this.#drop();
@@ -360,7 +368,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
         log.isChecked = true;
       }
       if (log.replay.complete !== undefined && log.replay.tornBytes === 0) {
-        return { token, log, skewMs, untilMs };
+        return { token, log, untilMs };
       }
       reason = 'the log ended in an incomplete record';
     }
@@ -370,7 +378,8 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     try {
       const log = await this.#lockLog(epoch + 1, this.#deadlineMs());
       const untilMs = this.#ports.clock.monotonicMs() + this.#options.holdTimeoutMs;
-      return { token: taken.token, log, skewMs: await this.#catchUp(log), untilMs };
+      await this.#catchUp(log);
+      return { token: taken.token, log, untilMs };
     } catch (error) {
       await this.#tokens.release(taken.token);
       throw error;
@@ -400,15 +409,26 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       if (header === undefined) throw this.#fenced(epoch, header);
       await this.#directory.checkStorage(header);
       const replay = this.#reader.newReplay(epoch, seen);
-      return { epoch, path, file, identity, header, replay, seen, isChecked: false, isLocked: false };
+      return {
+        epoch,
+        path,
+        file,
+        identity,
+        header,
+        replay,
+        seen,
+        isChecked: false,
+        isLocked: false,
+        skewMs: 0,
+      };
     } catch (error) {
       await file.close();
       throw error;
     }
   }
 
-  /** Step 4: the state to the end of the log. Returns the skew that the last record shows. */
-  async #catchUp(log: OpenLog<State, Event>): Promise<number> {
+  /** Step 4: the state to the end of the log. */
+  async #catchUp(log: OpenLog<State, Event>): Promise<void> {
     const { file, path, replay } = log;
     await onStorage('fsync', path, () => file.sync());
     const { bytes, writtenMs } = await onStorage('look at', path, () => file.facts());
@@ -419,7 +439,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       });
     }
     await onStorage('read', path, () => replay.advance(file));
-    return Math.round(writtenMs) - replay.wallMs;
+    log.skewMs = Math.round(writtenMs) - replay.wallMs;
   }
 
   /** Step 5. Puts commits that do not fit into the record back in front of the others. */
@@ -431,7 +451,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     const context: CommitContext = {
       ...positionOf(held.log.header, replay.last),
       wallMs: this.#ports.clock.wallMs(),
-      skewMs: held.skewMs,
+      skewMs: held.log.skewMs,
     };
     const events: Uint8Array[] = [];
     const settled: { waiting: Waiting<State, Event>; refusal: { error: unknown } | undefined }[] = [];

@@ -92,6 +92,12 @@ export type LeaseLog<State, Event> = {
   ): Promise<Committed<Result>>;
 
   /**
+   * What `decide` says of the state as this process has replayed it last, without a lock or any look: only a guess, to
+   * prepare what a commit will need. Undefined as long as nothing is replayed.
+   */
+  guess<Result>(decide: (state: State, context: CommitContext) => Result): Result | undefined;
+
+  /**
    * Takes the next epoch for this host whoever owns the log now; the former owner's commits are fenced from
    * then on. Rejects with 'log-fenced' when another taker was faster.
    */

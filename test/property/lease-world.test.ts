@@ -8,13 +8,15 @@ import { generateKeyPairSync } from 'node:crypto';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { assert } from '../../src/base/errors.ts';
-import type { NodeName, Uid } from '../../src/base/ids.ts';
+import type { JobId, LeaseNumber, NodeName, Uid } from '../../src/base/ids.ts';
 import { decideAllocate } from '../../src/lease/allocate.ts';
 import { openCertificate, signCertificate } from '../../src/lease/certificate.ts';
 import type { LeaseDecision, RuleFacts } from '../../src/lease/decision.ts';
 import type { LeaseEvent } from '../../src/lease/event.ts';
+import { type JobView, jobView, WholeStateNeeded } from '../../src/lease/job-view.ts';
 import { leaseMachine } from '../../src/lease/machine.ts';
 import { listCandidates } from '../../src/lease/pool.ts';
+import type { LeaseRef } from '../../src/lease/reference.ts';
 import {
   decideBeginNormalise,
   decideBind,
@@ -520,6 +522,53 @@ const run = (steps: readonly Step[]): World => {
   return world;
 };
 
+const NOBODY = job('nobody');
+
+/** Every lease and job that was ever there, and some that were not. */
+const refsOf = ({ state, log }: World): readonly LeaseRef[] => {
+  const jobs = new Set<JobId>([NOBODY]);
+  for (const bytes of log) {
+    const event = leaseMachine.decode(bytes);
+    if (event.kind === 'allocate') jobs.add(event.job);
+  }
+  const numbers = Array.from({ length: state.nextLease }, (_, index) => ({
+    lease: (index + 1) as LeaseNumber,
+  }));
+  return [...[...jobs].map((id) => ({ job: id })), ...numbers];
+};
+
+/** What `ask` answers, or that only the whole state can say. */
+const orWhole = <T>(ask: () => T): T | 'whole' => {
+  try {
+    return ask();
+  } catch (error) {
+    if (error instanceof WholeStateNeeded) return 'whole';
+    throw error;
+  }
+};
+
+/** A view says what the whole state says of the job, or that it does not know. */
+const expectToAgree = (view: JobView, ref: LeaseRef, state: LeaseState, isCheckpoint: boolean): void => {
+  const isWanted = ({ number, job: id }: Lease) => ('lease' in ref ? number === ref.lease : id === ref.job);
+  const withholds = (of: Pick<LeaseState, 'withheld'> | JobView) =>
+    NODES.map((name) => of.withheld.holderOf(name) !== undefined);
+  expect([view.epoch, view.nextLease, withholds(view), [...view.own.leases.values()]]).toEqual([
+    state.epoch,
+    state.nextLease,
+    withholds(state),
+    [...state.leases.values()].filter(isWanted),
+  ]);
+  for (let uid = POOL.first as Uid; uid <= POOL.last; uid = (uid + 1) as Uid) {
+    assert(view.byUid.has(uid) || !state.byUid.has(uid), 'a uid that is held is not free in a view');
+  }
+  const uids = orWhole(() => listCandidates(view, POOL, 9, new Set()));
+  if (uids !== 'whole') expect(uids).toEqual(listCandidates(state, POOL, 9, new Set()));
+  const ended = 'lease' in ref ? [] : orWhole(() => view.ended.ofJob(ref.job));
+  if (!('lease' in ref) && ended !== 'whole') expect(ended).toEqual(state.ended.ofJob(ref.job));
+  // Nothing is left open where nothing stands behind the checkpoint.
+  if (isCheckpoint) expect([uids, ended]).not.toContain('whole');
+};
+
 describe('leases in a world where anything may fail', () => {
   test('nobody gets a uid of which anything is left, and the log always says the same', () => {
     let reissued = 0;
@@ -543,5 +592,25 @@ describe('leases in a world where anything may fail', () => {
     expect(reissued).toBeGreaterThan(5);
     expect(returned).toBeGreaterThan(5);
     expect(refusedNodes).toBeGreaterThan(5);
+  }, 60_000);
+
+  test('say of one job in a view of it, from whatever checkpoint, what they say in the whole state', () => {
+    fc.assert(
+      fc.property(fc.array(step, { minLength: 30, maxLength: 80, size: 'max' }), (steps) => {
+        const world = run(steps);
+        const { log, state } = world;
+        for (const count of [0, Math.floor(log.length / 2), log.length]) {
+          const records = [...leaseMachine.snapshot(replay(log.slice(0, count)))];
+          for (const ref of refsOf(world)) {
+            const { empty, restore: add, replay: apply } = jobView(ref);
+            const view = empty();
+            for (const record of records) add(view, record);
+            for (const event of log.slice(count)) apply(view, event);
+            expectToAgree(view, ref, state, count === log.length);
+          }
+        }
+      }),
+      { seed: SEED, numRuns: 20 },
+    );
   }, 60_000);
 });

@@ -6,18 +6,16 @@ import { execFileSync } from 'node:child_process';
 import { chmodSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
-
-const root = fileURLToPath(new URL('../..', import.meta.url));
+import { EVERY_BUILD, HOT_BUILD, root } from './bundles.ts';
 
 const commands = readdirSync(join(root, 'src/commands'), { recursive: true, encoding: 'utf8' })
   .filter((file) => file.endsWith('.ts'))
   .map((file) => ({ in: join(root, 'src/commands', file), out: `commands/${file.slice(0, -'.ts'.length)}` }));
 
 rmSync(join(root, 'dist'), { recursive: true, force: true });
-const result = await build({
-  absWorkingDir: root,
+const programs = await build({
+  ...EVERY_BUILD,
   entryPoints: [
     { in: 'src/cli/main.ts', out: 'cli' },
     { in: 'src/worker/main.ts', out: 'worker' },
@@ -25,17 +23,8 @@ const result = await build({
     { in: 'src/operations/probe-process-main.ts', out: 'probe-process' },
     ...commands,
   ],
-  outdir: 'dist',
-  bundle: true,
   splitting: true,
   chunkNames: 'chunks/[name]-[hash]',
-  format: 'esm',
-  platform: 'node',
-  target: 'node20.19',
-  // A dynamic import of a package with both forms must see its names, not one default export.
-  mainFields: ['module', 'main'],
-  // Native packages find their binaries by their own place on disk.
-  external: ['koffi', 'fs-native-extensions'],
   // CommonJS packages inside an ES module bundle still call require for node's own modules.
   banner: {
     js: [
@@ -47,10 +36,9 @@ const result = await build({
       'const __dirname = xceDirname(__filename);',
     ].join(' '),
   },
-  legalComments: 'linked',
-  logLevel: 'warning',
 });
-if (result.warnings.length > 0) process.exitCode = 1;
+const hot = await build(HOT_BUILD);
+if (programs.warnings.length + hot.warnings.length > 0) process.exitCode = 1;
 
 for (const program of ['xce-sandbox', 'xce-sandbox-worker', 'xce-sandbox-agent']) {
   chmodSync(join(root, 'bin', program), 0o755);

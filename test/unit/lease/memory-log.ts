@@ -55,6 +55,11 @@ export class MemoryLog implements LeaseLog<LeaseState, LeaseEvent> {
     return { ...this.#position(), state: this.#replay(), owned: true, tornBytes: 0 };
   }
 
+  /** Nothing is replayed before it is asked for. */
+  guess(): undefined {
+    return undefined;
+  }
+
   async commit<Result>(
     decide: (state: LeaseState, context: CommitContext) => Decision<LeaseEvent, Result>,
   ): Promise<Committed<Result>> {

@@ -1,0 +1,55 @@
+/** The lease log for whoever has to do with one job: replayed as a view of it, and as a whole where that is needed. */
+import type { CommitContext, Committed, Decision, LeaseLog } from '../wal/log.ts';
+import type { LeaseEvent } from './event.ts';
+import { type JobView, WholeStateNeeded } from './job-view.ts';
+import type { RuleLog } from './rule-commit.ts';
+import type { JobState, LeaseState } from './state.ts';
+
+export type JobLogPorts = {
+  openView(): LeaseLog<JobView, LeaseEvent>;
+  openWhole(): LeaseLog<LeaseState, LeaseEvent>;
+};
+
+export class JobLog implements RuleLog<JobState> {
+  readonly #ports: JobLogPorts;
+  #view: LeaseLog<JobView, LeaseEvent> | undefined;
+  #whole: LeaseLog<LeaseState, LeaseEvent> | undefined;
+
+  constructor(ports: JobLogPorts) {
+    this.#ports = ports;
+  }
+
+  async commit<Result>(
+    decide: (state: JobState, context: CommitContext) => Decision<LeaseEvent, Result>,
+  ): Promise<Committed<Result>> {
+    if (this.#whole === undefined) {
+      try {
+        this.#view ??= this.#ports.openView();
+        return await this.#view.commit(decide);
+      } catch (error) {
+        if (!(error instanceof WholeStateNeeded)) throw error;
+      }
+      // One descriptor of the log per process.
+      await this.close();
+      this.#whole = this.#ports.openWhole();
+    }
+    return await this.#whole.commit(decide);
+  }
+
+  guess<Result>(decide: (state: JobState, context: CommitContext) => Result): Result | undefined {
+    if (this.#whole !== undefined) return this.#whole.guess(decide);
+    try {
+      return this.#view?.guess(decide);
+    } catch (error) {
+      if (error instanceof WholeStateNeeded) return undefined;
+      throw error;
+    }
+  }
+
+  async close(): Promise<void> {
+    const view = this.#view;
+    this.#view = undefined;
+    await view?.close();
+    await this.#whole?.close();
+  }
+}

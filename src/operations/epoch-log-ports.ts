@@ -1,0 +1,76 @@
+/** What an EpochLog of this machine is made of; how its storage is probed is for the caller. */
+import { join } from 'node:path';
+import type { Settings } from '../config/settings.ts';
+import type { LeaseEvent } from '../lease/event.ts';
+import { bootClock } from '../os/boot-clock.ts';
+import { clientQuorum } from '../os/client-quorum.ts';
+import { readBootId } from '../os/clock.ts';
+import { logFiles } from '../os/log-files.ts';
+import { placeOf } from '../os/mount-table.ts';
+import { randomBytes } from '../os/random.ts';
+import { EpochLog } from '../wal/epoch-log.ts';
+import { HostRecordFile } from '../wal/host-record.ts';
+import type { Machine, View } from '../wal/machine.ts';
+import { type ControllerStorage, createStorage } from '../wal/probe.ts';
+
+export type LogSettings = Pick<Settings, 'cluster' | 'lease' | 'worker'>;
+
+export const wait = (milliseconds: number): Promise<void> =>
+  new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+/** The storage of the log as this host sees it. */
+export const storageWith = (
+  { cluster, lease, worker }: LogSettings,
+  startSecond: Parameters<typeof createStorage>[0]['startSecond'],
+): ControllerStorage =>
+  createStorage(
+    {
+      files: logFiles,
+      mountOf: placeOf,
+      clientQuorum,
+      randomBytes,
+      wait,
+      wallMs: bootClock.wallMs,
+      startSecond,
+      record: new HostRecordFile(
+        logFiles,
+        join(worker.stateDirectory, 'controller', 'storage.json'),
+        { cluster: cluster.name, instance: cluster.instance },
+        process.pid,
+      ),
+    },
+    lease.storage,
+  );
+
+export const openLog = <State>(
+  settings: LogSettings,
+  storage: ControllerStorage,
+  machine: Machine<State, LeaseEvent> | View<State, LeaseEvent>,
+): EpochLog<State, LeaseEvent> => {
+  const { cluster, lease, worker } = settings;
+  return new EpochLog(
+    {
+      files: logFiles,
+      clock: bootClock,
+      bootId: readBootId(),
+      processId: process.pid,
+      randomBytes,
+      wait,
+      storage,
+    },
+    {
+      directory: lease.directory,
+      runDirectory: join(worker.runDirectory, 'controller'),
+      memoryPath: memoryPathOf(settings),
+      cluster: cluster.name,
+      instance: cluster.instance,
+      host: worker.node,
+      lockTimeoutMs: lease.lockTimeoutMs,
+      holdTimeoutMs: lease.lockTimeoutMs,
+    },
+    machine,
+  );
+};
+
+export const memoryPathOf = ({ worker }: LogSettings): string =>
+  join(worker.stateDirectory, 'controller', 'seen.json');

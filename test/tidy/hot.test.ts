@@ -1,0 +1,14 @@
+import { build } from 'esbuild';
+import { expect, test } from 'vitest';
+import { HOT_BUILD } from '../support/bundles.ts';
+
+test('the bundle of what hooks call often has none of the packages that are slow to load', async () => {
+  const { metafile } = await build({ ...HOT_BUILD, write: false });
+  const [output] = Object.values(metafile.outputs);
+  const packages = Object.keys(output?.inputs ?? {})
+    .map((path) => /node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(path)?.[1])
+    .filter((name) => name !== undefined);
+  expect([...new Set(packages)]).toEqual(['ini']);
+  // koffi stays outside of every bundle, and would be loaded by its name.
+  expect(output?.imports.map(({ path }) => path).filter((path) => !path.startsWith('node:'))).toEqual([]);
+});
