@@ -1,4 +1,5 @@
 /** The pool against a real name service: slapd, and nodes that ask it through nslcd or sssd. */
+import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Cluster } from '../support/cluster/cluster.ts';
 import type { Node } from '../support/cluster/node.ts';
@@ -31,6 +32,12 @@ const clients = (): readonly Node[] => [site.controller, ...site.workers];
 
 const getent = async (node: Node, ...argv: readonly string[]): Promise<number | null> =>
   (await node.exec(['getent', ...argv])).exitCode;
+
+/** A line of sh succeeds on the node within that many seconds. */
+const until = async (node: Node, line: string, seconds: number): Promise<void> => {
+  const script = `for i in $(seq ${10 * seconds}); do ${line} >/dev/null && exit 0; sleep 0.1; done; exit 1`;
+  await node.must(['sh', '-c', script]);
+};
 
 const hashLog = (): Promise<string> => site.controller.must(['sh', '-c', 'sha256sum /ctl-shared/leases/*']);
 
@@ -120,6 +127,30 @@ describe.each<Way>(['nslcd', 'sssd'])('nodes that ask through %s', (way) => {
     }
   });
 
+  test('a leased uid that appears in the directory is flagged, and its files change no owner', async () => {
+    const id = `owned-${way}`;
+    const { uid, lease } = await site.allocate(id, 'n1,n2');
+    const said = await site.must('launch', '--job', id, '--', 'sh', '-c', 'touch out; pwd');
+    const file = `${said.split('\n')[0]}/out`;
+    await directory.addUser(`owner${uid}`, uid);
+    // sssd remembers for 15 s that it did not find the uid when it was allocated.
+    await until(site.controller, `getent passwd ${uid}`, 20);
+    const audit = await site.run(['lease', 'audit']);
+    expect([audit.status, audit.stdout]).toEqual([77, expect.stringContaining(`as "owner${uid}"`)]);
+    const release = await site.run(['lease', 'release', '--lease', String(lease)]);
+    expect([release.status, release.stderr]).toEqual([77, expect.stringContaining(`as "owner${uid}"`)]);
+    expect(await site.json('lease', 'show', '--lease', String(lease))).toMatchObject({
+      uid,
+      status: 'quarantined',
+    });
+    expect(await site.controller.must(['stat', '-c', '%u', file])).toBe(`${uid}\n`);
+
+    await directory.removeUser(`owner${uid}`);
+    await joinDirectory(site.controller, way);
+    await site.must('lease', 'release', '--lease', String(lease));
+    expect(await site.controller.must(['stat', '-c', '%u', file])).toBe('1001\n');
+  });
+
   test('one node that does not reach the directory means that nothing starts on any node', async () => {
     const id = `cut-${way}`;
     const { lease } = await site.allocate(id, 'n1,n2');
@@ -132,6 +163,20 @@ describe.each<Way>(['nslcd', 'sssd'])('nodes that ask through %s', (way) => {
       await restartClient(n2, way);
     }
   });
+});
+
+test('a module that fails with EIO has not said that nobody has the uid', async () => {
+  const { controller } = site;
+  await joinDirectory(controller, 'nslcd');
+  const source = readFileSync(new URL('programs/nss-eio.c', import.meta.url));
+  await controller.writeFile('/root/nss-eio.c', source);
+  await controller.must(['gcc', '-shared', '-fPIC', '-o', '/root/nss-eio.so', '/root/nss-eio.c']);
+  await controller.must(['sh', '-c', 'mount --bind /root/nss-eio.so /usr/lib/*/libnss_ldap.so.2']);
+  try {
+    await expectNoUid(/getent -s 'ldap' passwd 5001: it does not find \[directory\] control_uid/);
+  } finally {
+    await controller.must(['sh', '-c', 'umount /usr/lib/*/libnss_ldap.so.2']);
+  }
 });
 
 describe('answers that are remembered', () => {
