@@ -53,6 +53,29 @@ describe('init', () => {
   });
 });
 
+describe('probe', () => {
+  test('says what local storage keeps, and leaves nothing behind', async () => {
+    await check(host, {
+      args: 'lease probe',
+      stdout: /^directory: \/srv\/xce-lease\nstorage: {3}.*\n(kept: {6}[a-z ]+\n){6}$/,
+    });
+    expect(snapshotAll()).toEqual([{}, {}, {}]);
+    for (const flags of ['--listen', '--peer ctl2']) {
+      await expectRefusal(host, { args: `lease probe ${flags}`, code: 'usage', status: 64 });
+    }
+  });
+
+  test('of shared storage takes two controllers', async () => {
+    host.write(CONFIG_PATH, configuration().replace('storage = local', 'storage = shared'));
+    await expectRefusal(host, {
+      args: 'lease probe',
+      code: 'usage',
+      status: 64,
+      says: /lease probe --listen/,
+    });
+  });
+});
+
 describe('without a log nothing starts as new', () => {
   test.each(USERS)('%s: an empty directory', async (args) => {
     await expectRefusal(host, {
