@@ -2,7 +2,13 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Writer } from '../support/storage/gluster-site.ts';
 import { NfsLab } from '../support/storage/nfs.ts';
-import { type Content, furnishPlaces, LogOnNfs, type Place } from '../support/storage/nfs-site.ts';
+import {
+  type Content,
+  furnishPlaces,
+  LogOnNfs,
+  lookFromTwoClients,
+  type Place,
+} from '../support/storage/nfs-site.ts';
 
 /** Mounted as an administrator does who knows nothing of leases. */
 const DEFAULT: readonly Place[] = [
@@ -31,6 +37,7 @@ type Row = {
   readonly seconds: number;
 };
 const rows: Row[] = [];
+const notes: string[] = [];
 
 let lab: NfsLab;
 let logs: readonly LogOnNfs[] = [];
@@ -50,7 +57,7 @@ afterAll(async () => {
   const text = [head, ...table]
     .map(([name = '', ...cells]) => name.padEnd(52) + cells.map((cell) => cell.padStart(9)).join(''))
     .join('\n');
-  process.stdout.write(`${text}\n`);
+  process.stdout.write(`${[text, ...notes].join('\n')}\n`);
 });
 
 const startWriters = async (host: 'c1' | 'c2'): Promise<void> => {
@@ -100,20 +107,40 @@ describe('lease init', () => {
   });
 
   test('is refused by a server that takes root for nobody, and writes nothing', async () => {
-    const log = await LogOnNfs.prepare(lab, SQUASHED, ['c3']);
-    const end = await log.run('c3', 'lease', 'init');
-    expect(end).toMatchObject({ status: 78, stdout: '' });
-    expect(end.stderr).toMatch(/EACCES|EPERM/);
+    const log = await LogOnNfs.prepare(lab, SQUASHED, ['c3', 'c2']);
+    const { init, listen } = await log.initWithPeer('c3', 'c2');
+    expect(init).toMatchObject({ status: 78, stdout: '' });
+    expect(init.stderr).toMatch(/EACCES|EPERM/);
+    expect(listen).toMatchObject({ status: 78, stdout: '' });
     expect(await log.names()).toEqual([]);
   });
 
-  test('makes a log on version 4.2 and on version 3 with the options that mount gives by default', async () => {
+  test('makes a log on version 4.2 and on version 3 with default options, once two clients have probed it', {
+    timeout: 1_900_000,
+  }, async () => {
     logs = await Promise.all(DEFAULT.map((place) => LogOnNfs.prepare(lab, place, ['c1', 'c2'])));
-    for (const log of logs) {
-      await log.must('c1', 'lease', 'init');
-      expect(await log.names()).toEqual(['leases.wal.1']);
-    }
+    const startedMs = performance.now();
+    const ends = await Promise.all(logs.map((log) => log.initWithPeer('c1', 'c2')));
+    expect(ends).toMatchObject([0, 0].map((status) => ({ init: { status }, listen: { status } })));
+    for (const log of logs) expect(await log.names()).toEqual(['leases.wal.1']);
+    const seconds = Math.round((performance.now() - startedMs) / 1000);
+    notes.push(`both versions: probed by two clients at the same time, and made, in ${seconds} s`);
   });
+});
+
+describe('two clients', () => {
+  const ROUNDS = 100;
+
+  test.each(DEFAULT.map(({ version }) => version))(
+    'see the next epoch as soon as it is settled, on version %s',
+    async (version) => {
+      const { before, after } = await lookFromTwoClients(lab, version, ROUNDS);
+      notes.push(
+        `version ${version}: of ${ROUNDS} looks ${before} missed a link at once, ${after} when settled`,
+      );
+      expect(after).toBe(0);
+    },
+  );
 });
 
 describe('on version 4.2 and version 3 at the same time', () => {

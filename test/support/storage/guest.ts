@@ -124,6 +124,13 @@ export class Guest {
     return existsSync(path) ? readFileSync(path, 'latin1').slice(-4000) : '';
   }
 
+  /** Of its kernel, on this machine. */
+  get hostPid(): number {
+    const { pid } = this.#process;
+    if (pid === undefined || this.#isGone) throw new Error('the guest is not up');
+    return pid;
+  }
+
   /** Boots and resolves when the agent listens. */
   static async boot(options: GuestOptions): Promise<Guest> {
     const { scope, name, root, memory, disks } = options;

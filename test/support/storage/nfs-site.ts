@@ -15,7 +15,10 @@ import { bundleForGuest, programPath } from './guest.ts';
 import { HOSTS, type HostName, type NfsLab, type NfsVersion } from './nfs.ts';
 
 const WRITER = programPath('lease-writer');
+const LOOK = programPath('look');
 const COMMAND_MS_MAX = 120_000;
+/** The probe of two hosts makes tens of thousands of calls, and the guest is slow. */
+const PROBE_MINUTES_MAX = 30;
 const CLUSTER = 'lab';
 
 /** Where hosts mount the export with a version, and what they are told beside it. */
@@ -42,22 +45,57 @@ control_uid = 1001
 [lease]
 directory = ${logDirectory(place)}
 storage = shared
+probe_listen = 0.0.0.0:${place.version === '3' ? 7715 : 7714}
 
 [nodes]
 hosts = n1
 `;
+
+/** Certificates of a controller for every host. The guest's root is a file system of this machine too, and faster here. */
+const issueCertificates = async (root: string): Promise<void> => {
+  const config = '/hosts/pki.ini';
+  const text = configuration({ name: 'pki', version: '4.2', options: [] });
+  writeFileSync(join(root, config), text.replace('[cluster]', '[cluster]\npki = /hosts/pki'));
+  const script = 'mount -t proc proc "$1/proc" && exec chroot "$@"';
+  const inRoot = ['unshare', '--mount', '--', 'sh', '-c', script, 'sh', root, '/usr/bin/env', 'HOME=/root'];
+  const pki = (...args: readonly string[]) =>
+    mustRun([...inRoot, 'xce-sandbox', 'pki', ...args, '--config', config]);
+  await pki('init');
+  for (const host of HOSTS) {
+    await pki('issue', '--role', 'controller', '--node', host, '--out', `/hosts/${host}/etc/pki`);
+  }
+};
 
 /** Writes the programs and configurations that a guest needs for logs in these places. */
 export const furnishPlaces =
   (places: readonly Place[]) =>
   async (root: string): Promise<void> => {
     await bundleForGuest(root, new URL('./lease-writer.ts', import.meta.url), WRITER.slice(1));
+    await bundleForGuest(root, new URL('./look-program.ts', import.meta.url), LOOK.slice(1));
+    await issueCertificates(root);
     for (const host of HOSTS) {
       for (const place of places) {
         writeFileSync(join(root, 'hosts', host, 'etc', `${place.name}.ini`), configuration(place));
       }
     }
   };
+
+/** How often a look of c1 missed what c2 had linked: before c2 had settled the name, and after. */
+export const lookFromTwoClients = async (
+  lab: NfsLab,
+  version: NfsVersion,
+  rounds: number,
+): Promise<{ readonly before: number; readonly after: number }> => {
+  const name = `look-${version}`;
+  await lab.guest.must(['install', '-d', '-m', '0755', lab.onServer(name)]);
+  const points = (['c1', 'c2'] as const).map((host) => ({ host, point: `/run/${name}-${host}` }));
+  for (const { host, point } of points) await lab.host(host).mountForGuest(version, point);
+  const directories = points.map(({ point }) => join(point, name));
+  const text = await lab.guest.must(['node', LOOK, ...directories, String(rounds)], {
+    timeoutMs: COMMAND_MS_MAX,
+  });
+  return JSON.parse(text) as { before: number; after: number };
+};
 
 /** Leases by job, as a log has them, and what is wrong with its bytes. */
 export type Content = {
@@ -85,10 +123,14 @@ export class LogOnNfs {
     return new LogOnNfs(lab, place);
   }
 
-  async run(host: HostName, ...args: readonly string[]): Promise<CommandEnd> {
+  run(host: HostName, ...args: readonly string[]): Promise<CommandEnd> {
+    return this.#run(host, args, COMMAND_MS_MAX);
+  }
+
+  async #run(host: HostName, args: readonly string[], timeoutMs: number): Promise<CommandEnd> {
     const argv = ['xce-sandbox', ...args, '--config', configPath(this.place)];
-    const end = await this.#lab.host(host).exec(argv, { timeoutMs: COMMAND_MS_MAX });
-    if (end.timedOut) throw new Error(`${host}: ${argv.join(' ')}: not within ${COMMAND_MS_MAX} ms`);
+    const end = await this.#lab.host(host).exec(argv, { timeoutMs });
+    if (end.timedOut) throw new Error(`${host}: ${argv.join(' ')}: not within ${timeoutMs} ms`);
     return {
       status: end.exitCode,
       stdout: end.stdout.toString('utf8'),
@@ -100,6 +142,33 @@ export class LogOnNfs {
     const end = await this.run(host, ...args);
     if (end.status === 0) return end.stdout;
     throw new Error(`${host}: ${args.join(' ')}: status ${end.status}\n${end.stdout}\n${end.stderr}`);
+  }
+
+  /** `lease init` on one host while another one listens for its probe. How both ended. */
+  async initWithPeer(
+    host: HostName,
+    peer: HostName,
+  ): Promise<{ readonly init: CommandEnd; readonly listen: CommandEnd }> {
+    const timeout = ['--timeout', `${PROBE_MINUTES_MAX}m`];
+    const command = ['xce-sandbox', 'lease', 'probe', '--listen', ...timeout];
+    const argv = [...command, '--config', configPath(this.place)];
+    const listener = await this.#lab.host(peer).start(argv);
+    let [stdout, stderr] = ['', ''];
+    await new Promise<void>((resolve) => {
+      listener.stdout.on('data', (bytes: Buffer) => {
+        stdout += bytes.toString('utf8');
+      });
+      listener.stderr.on('data', (bytes: Buffer) => {
+        stderr += bytes.toString('utf8');
+        if (stderr.includes('wait for a controller')) resolve();
+      });
+      // what it said then is in its result
+      void listener.ended.then(() => resolve());
+    });
+    const args = ['lease', 'init', '--peer', peer, ...timeout];
+    const init = await this.#run(host, args, PROBE_MINUTES_MAX * 60_000);
+    const { exitCode } = await listener.ended;
+    return { init, listen: { status: exitCode, stdout, stderr } };
   }
 
   async startWriter(host: HostName): Promise<Writer> {
@@ -128,11 +197,8 @@ export class LogOnNfs {
   async contentOf(directory: string): Promise<Content> {
     const type = this.place.version === '3' ? 'nfs' : 'nfs4';
     const facts = { type, source: 'a copy', path: directory };
-    const storage: StoragePort = {
-      look: async () => facts,
-      admit: async () => facts,
-      probe: async () => facts,
-    };
+    const seen = async () => facts;
+    const storage: StoragePort = { look: seen, admit: seen, probe: seen };
     const report = await checkLog(
       { files: logFiles, storage, wait: (milliseconds) => sleep(milliseconds) },
       {

@@ -100,12 +100,14 @@ const script = (text: string, ...args: readonly string[]): readonly string[] => 
 export class NfsHost {
   readonly name: HostName;
   readonly #guest: Guest;
+  readonly #holder: string;
   readonly #enter: readonly string[];
 
   constructor(guest: Guest, name: HostName, holder: number) {
     this.#guest = guest;
     this.name = name;
-    this.#enter = ['nsenter', '-t', String(holder), '-m', '-u', '-n', '--'];
+    this.#holder = String(holder);
+    this.#enter = ['nsenter', '-t', this.#holder, '-m', '-u', '-n', '--'];
   }
 
   exec(argv: readonly string[], options: { readonly timeoutMs?: number } = {}): Promise<Finished> {
@@ -123,8 +125,25 @@ export class NfsHost {
   /** Mounts the export; `options` come after the version, and none are given unless told. */
   async mount(version: NfsVersion, point: string, options: readonly string[] = []): Promise<void> {
     await this.must(['mkdir', '-p', point]);
+    await this.must(this.#mountArgs(version, point, options));
+  }
+
+  /** The same, but seen by programs of the guest itself, so that one of them can have mounts of several clients. */
+  async mountForGuest(version: NfsVersion, point: string): Promise<void> {
+    await this.#guest.must(['mkdir', '-p', point]);
+    await this.#guest.must([
+      'nsenter',
+      '-t',
+      this.#holder,
+      '-n',
+      '--',
+      ...this.#mountArgs(version, point, []),
+    ]);
+  }
+
+  #mountArgs(version: NfsVersion, point: string, options: readonly string[]): readonly string[] {
     const source = `${serverFor(this.name)}:${version === '3' ? EXPORT : '/'}`;
-    await this.must(['mount', '-t', 'nfs', '-o', [`vers=${version}`, ...options].join(','), source, point]);
+    return ['mount', '-t', 'nfs', '-o', [`vers=${version}`, ...options].join(','), source, point];
   }
 
   /** Pulls the cable, at the server's end: nothing gets through, and nobody is told. */
@@ -230,11 +249,6 @@ export class NfsLab {
     return this.#scope.directory;
   }
 
-  /** The root file system of the guest, on this machine. */
-  get root(): string {
-    return join(this.#scope.directory, 'root');
-  }
-
   /** Ends the threads of nfsd: clients wait, and the server has forgotten its locks when it is back. */
   async stopServer(): Promise<void> {
     await this.guest.must(['rpc.nfsd', '0']);
@@ -251,7 +265,7 @@ export class NfsLab {
     await this.guest.killHard();
     const point = join(this.#scope.directory, 'disk');
     mkdirSync(point);
-    await mustRun(['mount', '-o', 'loop', join(this.root, DISK), point]);
+    await mustRun(['mount', '-o', 'loop', join(this.#scope.directory, 'root', DISK), point]);
     return point;
   }
 
