@@ -57,6 +57,7 @@ export const ERRORS = {
     EXIT.noPermission,
     'a successor log appeared; whether the record counts is for it to say',
   ),
+  'log-full': row(EXIT.config, 'the directory of the lease log holds as many epochs as it may'),
   'log-busy': row(EXIT.tryAgain, 'another process holds the lease log'),
   'log-io': row(EXIT.io, 'the storage of the lease log failed'),
   'storage-unfit': row(EXIT.config, 'the storage does not keep the promises the lease log needs'),

@@ -36,6 +36,12 @@ export const LIMITS = {
   recordBytesMax: 4 << 20,
   /** Names in the directory of the lease log. */
   logNamesMax: 1 << 20,
+  /** Beside the epochs the directory holds what takes have prepared, and the files of a probe. */
+  logEpochsMax: (1 << 20) - (1 << 10),
+  /** From here on the epochs that are left are for takes that cannot wait. */
+  logEpochsCompactMax: 7 << 17,
+  /** Events are never compacted while there are fewer bytes of them. */
+  logTailBytesMin: 1 << 20,
   /** The small files with which a host proves and remembers what it knows of the log. */
   logNoteBytesMax: 4 << 10,
   /** What a probe of the storage is called by, reads and asks for at once, waits for a lock, and takes in all. */

@@ -22,6 +22,7 @@ import { openGate } from '../sandbox/workspace.ts';
 import type { LeaseLog } from '../wal/log.ts';
 import type { ControllerStorage } from '../wal/probe.ts';
 import { openLeaseLog, openLogStorage } from './lease-log-ports.ts';
+import { tellNotices } from './notices.ts';
 import { openConfig, requireRoot } from './open-config.ts';
 import type { Progress } from './progress.ts';
 
@@ -127,7 +128,7 @@ export const openContext = (options: {
     signTicket: (claims) => signTicket(claims, ticketKey.get()),
     close: async () => {
       fleet.made()?.close();
-      await log.made()?.close();
+      tellNotices(options, (await log.made()?.close()) ?? []);
     },
   };
 };

@@ -1,5 +1,6 @@
 /** What an EpochLog of this machine is made of; how its storage is probed is for the caller. */
 import { join } from 'node:path';
+import { LIMITS } from '../base/limits.ts';
 import type { Settings } from '../config/settings.ts';
 import type { LeaseEvent } from '../lease/event.ts';
 import { bootClock } from '../os/boot-clock.ts';
@@ -67,6 +68,7 @@ export const openLog = <State>(
       host: worker.node,
       lockTimeoutMs: lease.lockTimeoutMs,
       holdTimeoutMs: lease.lockTimeoutMs,
+      tailBytesMin: LIMITS.logTailBytesMin,
     },
     machine,
   );

@@ -7,6 +7,10 @@ const describeNotice = (notice: LogNotice): string => {
       return `torn tail: ${notice.bytes} bytes from offset ${notice.offset} of ${notice.path} do not count; they stay in that file`;
     case 'epoch-taken':
       return `took epoch ${notice.epoch} of the lease log: ${notice.reason}`;
+    case 'not-compacted':
+      return `could not make the lease log short (${notice.path}): ${notice.reason}`;
+    case 'not-emptied':
+      return `could not empty a file that counts no more (${notice.path}): ${notice.reason}`;
     case 'not-remembered':
       return `could not write down what this host has seen of the lease log (${notice.path}): ${notice.reason}`;
   }

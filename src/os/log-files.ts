@@ -7,6 +7,7 @@ import {
   constants,
   fstat,
   fsync,
+  ftruncate,
   link,
   lstat,
   mkdir,
@@ -15,6 +16,7 @@ import {
   readdir,
   rename,
   type Stats,
+  statfs,
   unlink,
   write,
 } from 'node:fs';
@@ -39,6 +41,8 @@ export type LogFile = {
   append(bytes: Uint8Array): Promise<number>;
   /** Writes over what is there; only for files that no other host sees. */
   overwrite(bytes: Uint8Array, position: number): Promise<number>;
+  /** Gives up all bytes; the name stays. */
+  empty(): Promise<void>;
   sync(): Promise<void>;
   /** See tryLockFile. */
   tryLock(): boolean;
@@ -68,6 +72,8 @@ export type LogFiles = {
   changedAt(directory: string): Promise<string>;
   /** Opens the directory anew and returns its names. Throws 'config-unsafe' where others than root may write. */
   list(directory: string): Promise<readonly string[]>;
+  /** Room for more, as far as the file system says. */
+  freeBytes(path: string): Promise<number>;
   link(existing: string, path: string): Promise<void>;
   rename(from: string, to: string): Promise<void>;
   unlink(path: string): Promise<void>;
@@ -81,6 +87,7 @@ const calls = {
   close: promisify(close),
   fstat: promisify(fstat),
   fsync: promisify(fsync),
+  ftruncate: promisify<number, number>(ftruncate),
   link: promisify(link),
   lstat: promisify(lstat),
   mkdir: promisify(mkdir),
@@ -88,6 +95,7 @@ const calls = {
   read: promisify(read),
   readdir: promisify(readdir),
   rename: promisify(rename),
+  statfs: promisify(statfs),
   unlink: promisify(unlink),
   write: promisify(write),
 };
@@ -126,6 +134,7 @@ const fileOf = (fd: number): LogFile => ({
   append: async (bytes) => (await calls.write(fd, bytes, 0, bytes.length, null)).bytesWritten,
   overwrite: async (bytes, position) =>
     (await calls.write(fd, bytes, 0, bytes.length, position)).bytesWritten,
+  empty: () => calls.ftruncate(fd, 0),
   sync: () => calls.fsync(fd),
   tryLock: () => tryLockFile(fd),
   unlock: () => unlockFile(fd),
@@ -150,6 +159,10 @@ export const logFiles: LogFiles = {
   list: async (directory) => {
     requireRootOnlyWrites(directory)(await calls.lstat(directory));
     return await calls.readdir(directory);
+  },
+  freeBytes: async (path) => {
+    const { bavail, bsize } = await calls.statfs(path);
+    return bavail * bsize;
   },
   link: calls.link,
   rename: calls.rename,

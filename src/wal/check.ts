@@ -1,7 +1,7 @@
 /** Looks at every byte of every epoch and says what it found; changes nothing and decides nothing. */
 import { XceError } from '../base/errors.ts';
 import type { LogFiles } from '../os/log-files.ts';
-import { readFrames } from './decoder.ts';
+import { isWithoutStart, readFrames } from './decoder.ts';
 import { EpochDirectory, type EpochDirectoryOptions } from './epoch-directory.ts';
 import { EpochReader } from './epoch-reader.ts';
 import { onStorage } from './failure.ts';
@@ -56,6 +56,17 @@ const problemOf = (path: string, error: unknown): LogProblem => {
   };
 };
 
+const emptyReport = (epoch: number, path: string): EpochReport => ({
+  epoch,
+  path,
+  status: 'empty',
+  owner: null,
+  records: 0,
+  bytes: 0,
+  tornBytes: 0,
+  base: null,
+});
+
 /**
  * Checks the whole directory, and holds it against what this host has seen. Opens files for reading alone and writes
  * nothing anywhere: it works on storage that is full or mounted read-only. Throws 'log-missing', 'log-io', and
@@ -91,6 +102,11 @@ export const checkLog = async <State, Event>(
     if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
     try {
       const { bytes } = await onStorage('look at', path, () => file.facts());
+      const isSuperseded = epochs.some(({ status }) => status === 'complete');
+      if (bytes === 0 || (isSuperseded && (await onStorage('read', path, () => isWithoutStart(file))))) {
+        epochs.push(emptyReport(epoch, path));
+        return;
+      }
       const replay = reader.newReplay(epoch, seen);
       await onStorage('read', path, () => replay.advance(file));
       const { header, complete, position, tornBytes } = replay;
@@ -98,7 +114,7 @@ export const checkLog = async <State, Event>(
       const base = isComplete
         ? { epoch: complete.baseEpoch, sequence: complete.baseSequence, chain: complete.baseChain }
         : null;
-      const status = bytes === 0 ? 'empty' : isComplete ? 'complete' : 'void';
+      const status = isComplete ? 'complete' : 'void';
       const owner =
         header === undefined ? null : { host: header.host, token: header.token, wallMs: header.wallMs };
       epochs.push({
@@ -117,7 +133,7 @@ export const checkLog = async <State, Event>(
         await reader.checkSeen(highest, replay, seen);
       }
       const marks = wanted.get(epoch) ?? [];
-      if (marks.length > 0 && status !== 'empty') {
+      if (marks.length > 0) {
         const chains = new Map<number, number>();
         await readFrames(file, path, FILE_START, ({ sequence, chain }) => {
           if (marks.some(({ mark }) => mark.sequence === sequence)) chains.set(sequence, chain);
@@ -138,9 +154,27 @@ export const checkLog = async <State, Event>(
     }
   };
 
+  /** The owner may empty a superseded file while it is read: then what was found in it says nothing. */
+  const forgetEmptied = async (epoch: number, problemsBefore: number): Promise<void> => {
+    const at = epochs.findIndex((report) => report.epoch === epoch);
+    if (epochs[at]?.status === 'empty' || (await directory.sizeOf(epoch)) > 0) return;
+    if (newest === null || newest.epoch === epoch) {
+      throw new XceError('log-busy', 'the lease log went on in other epochs while it was checked', {
+        at: directory.path,
+        unchanged: 'the lease log',
+        next: 'try again',
+      });
+    }
+    problems.splice(problemsBefore);
+    if (at !== -1) epochs.splice(at, 1);
+    epochs.push(emptyReport(epoch, directory.pathOf(epoch)));
+  };
+
   for (let epoch = highest; epoch >= 1; epoch--) {
+    const problemsBefore = problems.length;
     try {
       await checkOne(epoch);
+      await forgetEmptied(epoch, problemsBefore);
     } catch (error) {
       problems.push(problemOf(directory.pathOf(epoch), error));
     }

@@ -88,6 +88,26 @@ const CHUNK_BYTES = 256 << 10;
 const TYPES: readonly number[] = Object.values(TYPE);
 const isRecordType = (type: number): type is RecordType => TYPES.includes(type);
 
+/**
+ * Whether a file does not begin with the first frame of a log but with a hole or a later frame. A superseded file that
+ * was emptied looks like this when its former owner's last write landed behind that.
+ */
+export const isWithoutStart = async (source: ByteSource): Promise<boolean> => {
+  const bytes = new Uint8Array(HEADER_BYTES);
+  let length = 0;
+  while (length < HEADER_BYTES) {
+    const count = await source.read(bytes.subarray(length), length);
+    if (count === 0) break;
+    length += count;
+  }
+  if (bytes.every((byte) => byte === 0)) return true;
+  const view = viewOf(bytes);
+  if (length < HEADER_BYTES || crcOf(bytes, 0, CHECKED_HEADER_BYTES) !== view.getUint32(FIELD.check)) {
+    return false;
+  }
+  return view.getUint32(FIELD.sequence) > 0 || view.getUint32(FIELD.sequence + 4) > 0;
+};
+
 /** Whether every byte of the file from `position` on is zero. */
 const isZeroFrom = async (source: ByteSource, position: number): Promise<boolean> => {
   const chunk = Buffer.allocUnsafe(64 << 10);

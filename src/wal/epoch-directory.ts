@@ -2,6 +2,7 @@
 import { assert, errnoOf, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
+import { isWithoutStart } from './decoder.ts';
 import { onStorage, storageFailure, unlinkIfThere } from './failure.ts';
 import { lookFor } from './look.ts';
 import { epochPath, parseEpochName, parsePreparedName } from './names.ts';
@@ -122,6 +123,47 @@ export class EpochDirectory {
     if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
     try {
       return await onStorage('read', path, () => readHeader(file, path, epoch, this.identity));
+    } finally {
+      await file.close();
+    }
+  }
+
+  /** Bytes of an epoch's file, asked afresh. */
+  async sizeOf(epoch: number): Promise<number> {
+    const path = this.pathOf(epoch);
+    const file = await this.open(epoch, 'read');
+    if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
+    try {
+      return (await onStorage('look at', path, () => file.facts())).bytes;
+    } finally {
+      await file.close();
+    }
+  }
+
+  /**
+   * The header of an epoch below one that is complete; undefined as well when its file was emptied, even if a write
+   * that its owner had begun before landed in it afterwards.
+   */
+  async supersededHeaderOf(epoch: number): Promise<LogHeader | undefined> {
+    const path = this.pathOf(epoch);
+    const file = await this.open(epoch, 'read');
+    if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
+    try {
+      return await onStorage('read', path, async () =>
+        (await isWithoutStart(file)) ? undefined : await readHeader(file, path, epoch, this.identity),
+      );
+    } finally {
+      await file.close();
+    }
+  }
+
+  /** Gives up the bytes of a file that counts no more. Throws the system's error. */
+  async empty(epoch: number): Promise<void> {
+    const file = await this.open(epoch, 'append');
+    if (file === undefined) return;
+    try {
+      await file.empty();
+      await file.sync();
     } finally {
       await file.close();
     }

@@ -2,6 +2,7 @@
  * The lease log on a real directory: xce-sandbox-log(5), PROTOCOL. "step 3" in a comment is that page's step 3.
  */
 import { assert, errnoOf, XceError } from '../base/errors.ts';
+import { LIMITS } from '../base/limits.ts';
 import type { Clock } from '../os/clock.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 import { type EncodedFrame, encodeEvents, encodeFrame, itemBytes } from './encoder.ts';
@@ -42,6 +43,8 @@ export type EpochLogOptions = {
   readonly lockTimeoutMs: number;
   /** A commit that held the log for longer acknowledges nothing by itself: the next epoch decides. */
   readonly holdTimeoutMs: number;
+  /** The owner goes on in a new file when there are more bytes of events than these, and than of the checkpoint. */
+  readonly tailBytesMin: number;
 };
 
 /** The file of an epoch of this host: the one descriptor that this process has of it. */
@@ -130,6 +133,10 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   #open: OpenLog<State, Event> | undefined;
   #turn: Promise<unknown> = Promise.resolve();
   #waiting: Waiting<State, Event>[] = [];
+  /** What nobody has been told yet, of what went on behind a commit. */
+  #untold: LogNotice[] = [];
+  /** After a compaction that could not be, the next is tried when the log has this many bytes. */
+  #compactFromBytes = 0;
   #isClosed = false;
 
   /** With a view, `commit` and `read` show its state; epochs are taken with the whole machine in any case. */
@@ -208,11 +215,12 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     });
   }
 
-  async close(): Promise<void> {
-    await this.#inTurn(async () => {
+  close(): Promise<readonly LogNotice[]> {
+    return this.#inTurn(async () => {
       this.#isClosed = true;
       await this.#drop();
       await this.#memory.close();
+      return this.#untold.splice(0);
     });
   }
 
@@ -273,23 +281,23 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     // Each commit has asked for a turn of its own, and each turn settles at least one: none is left over.
     const waiting = this.#waiting.splice(0, COMMITS_PER_RECORD_MAX);
     if (waiting.length === 0) return;
-    const notices: LogNotice[] = [];
+    const notices = this.#untold.splice(0);
     let round: Round<State, Event> | undefined;
     try {
       const held = await this.#enter(notices);
-      let position: LogPosition;
       try {
         round = this.#decide(held, waiting);
-        position = await (round.events.length === 0
+        const position = await (round.events.length === 0
           ? this.#answer(held)
           : this.#write(held, round.events, notices));
         if (round.isSpoilt) await this.#drop();
+        for (const { waiting: one, refusal } of round.settled) {
+          if (refusal === undefined) one.resolve(position, notices);
+          else one.reject(refusal.error);
+        }
+        if (round.events.length > 0) await this.#tend(held.log);
       } finally {
         await this.#tokens.release(held.token);
-      }
-      for (const { waiting: one, refusal } of round.settled) {
-        if (refusal === undefined) one.resolve(position, notices);
-        else one.reject(refusal.error);
       }
     } catch (error) {
       await this.#drop();
@@ -305,8 +313,13 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       // That a log which this process has open is still the newest is looked at under the lock.
       const epoch = this.#open?.epoch ?? (await this.#directory.newest());
       const header = this.#open?.header ?? (await this.#ownHeader(epoch));
+      if (header === undefined) continue;
       await this.#directory.admit();
-      const token = await this.#tokens.lock(epoch, deadlineMs);
+      const token = await this.#tokens.lockOwn(epoch, deadlineMs);
+      if (token === undefined) {
+        if (!(await this.#isOver(epoch))) throw this.#fenced(epoch, header);
+        continue;
+      }
       let held: Held<State, Event> | undefined;
       try {
         held = await this.#holdOrTake(token, header, deadlineMs, notices);
@@ -322,12 +335,21 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     });
   }
 
-  /** The header of an epoch that this host has the token of. Throws 'log-fenced' for another. */
-  async #ownHeader(epoch: number): Promise<LogHeader> {
+  /** Whether an epoch is the newest no more; then its log is given up. */
+  async #isOver(epoch: number): Promise<boolean> {
+    if ((await this.#directory.newest()) === epoch) return false;
+    await this.#drop();
+    return true;
+  }
+
+  /** The header of an epoch that this host has the token of; undefined when it is over. Throws 'log-fenced'. */
+  async #ownHeader(epoch: number): Promise<LogHeader | undefined> {
     const header = await this.#directory.headerOf(epoch);
     const token = await this.#tokens.read(epoch);
-    if (header === undefined || token !== header.token) throw this.#fenced(epoch, header);
-    return header;
+    if (header !== undefined && token === header.token) return header;
+    // File and token of an epoch that was replaced meanwhile may be gone already.
+    if (await this.#isOver(epoch)) return undefined;
+    throw this.#fenced(epoch, header);
   }
 
   /** Gives up a log of which the name is gone, or stands for another file now. */
@@ -352,17 +374,25 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   ): Promise<Held<State, Event> | undefined> {
     const { epoch } = token;
     const proof = await this.#tokens.look(token);
-    if (proof?.token !== header.token) throw this.#fenced(epoch, header);
+    if (proof?.token !== header.token) {
+      if (await this.#isOver(epoch)) return undefined;
+      throw this.#fenced(epoch, header);
+    }
     let reason = 'a process of this host ended in the middle of a take or a commit';
     if (!proof.isBusy) {
-      const log = await this.#lockLog(epoch, deadlineMs);
-      const untilMs = this.#ports.clock.monotonicMs() + this.#options.holdTimeoutMs;
-      await this.#catchUp(log);
-      // As late as can be: who was stopped until now must not write into a log that is over.
-      if ((await this.#directory.newest()) !== epoch) {
-        await this.#drop();
-        return undefined;
+      let log: OpenLog<State, Event>;
+      let untilMs: number;
+      try {
+        log = await this.#lockLog(epoch, deadlineMs);
+        untilMs = this.#ports.clock.monotonicMs() + this.#options.holdTimeoutMs;
+        await this.#catchUp(log);
+      } catch (error) {
+        // What was replaced may have been emptied.
+        if (await this.#isOver(epoch)) return undefined;
+        throw error;
       }
+      // As late as can be: who was stopped until now must not write into a log that is over.
+      if (await this.#isOver(epoch)) return undefined;
       if (!log.isChecked && log.replay.complete !== undefined) {
         await this.#reader.checkSeen(epoch, log.replay, log.seen);
         log.isChecked = true;
@@ -581,6 +611,62 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     });
   }
 
+  // -- behind a commit ------------------------------------------------------------------------------------------
+
+  /**
+   * What the owner does when a record has been acknowledged, with the token of the epoch still held. The record counts
+   * whatever becomes of it: failures are told to whoever comes next.
+   */
+  async #tend(log: OpenLog<State, Event>): Promise<void> {
+    // After a doubt the log is another one.
+    if (this.#open !== log) return;
+    const { replay } = log;
+    if (replay.isFirstOfEvents) await this.#emptySuperseded(log);
+    const { tailBytes, baseBytes } = replay;
+    if (tailBytes > Math.max(this.#options.tailBytesMin, baseBytes)) await this.#compactBehind(log);
+  }
+
+  /** The epoch has acknowledged a record: what is below it will not be read again. Oldest first. */
+  async #emptySuperseded(log: OpenLog<State, Event>): Promise<void> {
+    const { epoch } = log;
+    let path = this.#directory.path;
+    try {
+      let oldest = epoch;
+      while (oldest > 1 && (await this.#directory.sizeOf(oldest - 1)) > 0) oldest -= 1;
+      for (let below = oldest; below < epoch; below++) {
+        path = this.#directory.pathOf(below);
+        // In a directory that was put back to what it had been before, the file below may be the log.
+        if ((await this.#ports.files.identify(log.path)) !== log.identity) return;
+        await this.#directory.empty(below);
+      }
+      path = this.#tokens.path;
+      await this.#tokens.removeBelow(epoch);
+    } catch (error) {
+      this.#untold.push({ kind: 'not-emptied', path, reason: reasonOf(error) });
+    }
+  }
+
+  /** Goes on in a new file, where there are numbers and room left for one: an epoch that fails half-way is lost. */
+  async #compactBehind({ epoch, path, replay }: OpenLog<State, Event>): Promise<void> {
+    const { offset } = replay.position;
+    if (epoch >= LIMITS.logEpochsCompactMax || offset < this.#compactFromBytes) return;
+    let reason: string;
+    try {
+      const freeBytes = await this.#ports.files.freeBytes(this.#directory.path);
+      if (freeBytes >= 2 * offset) {
+        const taken = await this.#take(epoch + 1, this.#untold);
+        if (taken !== undefined) await this.#tokens.release(taken.token);
+        this.#compactFromBytes = 0;
+        return;
+      }
+      reason = `${freeBytes} bytes are free, and twice ${offset} are wanted`;
+    } catch (error) {
+      reason = reasonOf(error);
+    }
+    this.#compactFromBytes = 2 * offset;
+    this.#untold.push({ kind: 'not-compacted', path, reason });
+  }
+
   // -- the next epoch ------------------------------------------------------------------------------------------
 
   async #takeOver(): Promise<LogPosition & { readonly notices: readonly LogNotice[] }> {
@@ -645,8 +731,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
 
   async #readUnlocked(): Promise<LogView<State>> {
     const seen = await this.#memory.load();
-    const newest = await this.#directory.newest();
-    const replay = await this.#reader.replayNewest(newest, seen);
+    const { newest, replay } = await this.#reader.replayNewest(() => this.#directory.newest(), seen);
     await this.#reader.checkSeen(newest, replay, seen);
     const { header, before, state, tornBytes } = replay;
     assert(header !== undefined, 'a complete epoch has a header');

@@ -31,7 +31,15 @@ export class EpochReader<State, Event> {
     return new Replay(this.#view, file, seen?.epoch === epoch ? seen : undefined);
   }
 
-  /** Replays downwards from `from` to the first complete epoch, each file opened anew and fsynced. */
+  /** Something that reads again until it is whole. */
+  #emptied(path: string): XceError {
+    return new XceError('log-corrupt', `${path} is empty, and no epoch above it is complete`, { at: path });
+  }
+
+  /**
+   * Replays downwards from `from` to the first complete epoch, each file opened anew and fsynced. A file is emptied
+   * only when one above it is complete: whoever meets one that is, or loses what it reads, must look from the top.
+   */
   async #replayDown(from: number, seen: Seen | undefined): Promise<Replay<State, Event>> {
     for (let epoch = from; epoch >= 1; epoch--) {
       const path = this.#directory.pathOf(epoch);
@@ -41,6 +49,9 @@ export class EpochReader<State, Event> {
         await onStorage('fsync', path, () => file.sync());
         const replay = this.newReplay(epoch, seen);
         await onStorage('read', path, () => replay.advance(file));
+        // Asked by name, because a client may have kept the size of a file that it has open.
+        const bytes = await this.#directory.sizeOf(epoch);
+        if (bytes === 0 || bytes < replay.position.offset + replay.tornBytes) throw this.#emptied(path);
         if (replay.complete !== undefined) return replay;
       } finally {
         await file.close();
@@ -52,19 +63,27 @@ export class EpochReader<State, Event> {
   }
 
   /**
-   * The newest complete epoch at or below `from`, replayed. Looks again where a record does not check: without a lock
-   * it may be on its way. Throws 'log-corrupt', 'log-version', 'log-foreign' or 'log-io'.
+   * The newest complete epoch at or below the one that `chooseTop` gives, replayed. Looks again where a record does not
+   * check: without a lock it may be on its way, and the file may have been emptied meanwhile. Throws 'log-corrupt',
+   * 'log-version', 'log-foreign' or 'log-io'.
    */
-  async replayNewest(from: number, seen: Seen | undefined): Promise<Replay<State, Event>> {
+  async replayNewest(
+    chooseTop: () => Promise<number>,
+    seen: Seen | undefined,
+  ): Promise<{ readonly newest: number; readonly replay: Replay<State, Event> }> {
+    const replayTop = async (): Promise<{ newest: number; replay: Replay<State, Event> }> => {
+      const newest = await chooseTop();
+      return { newest, replay: await this.#replayDown(newest, seen) };
+    };
     for (const waitMs of READ_WAITS_MS) {
       try {
-        return await this.#replayDown(from, seen);
+        return await replayTop();
       } catch (error) {
         if (!(error instanceof XceError) || error.code !== 'log-corrupt') throw error;
         await this.#wait(waitMs);
       }
     }
-    return await this.#replayDown(from, seen);
+    return await replayTop();
   }
 
   /** Throws 'log-rollback' when the log is not a later state of what this host has seen. */
@@ -75,7 +94,9 @@ export class EpochReader<State, Event> {
     const header =
       epoch === seen.epoch || newest < seen.epoch
         ? replay.header
-        : await this.#directory.headerOf(seen.epoch);
+        : seen.epoch < epoch
+          ? await this.#directory.supersededHeaderOf(seen.epoch)
+          : await this.#directory.headerOf(seen.epoch);
     const problem = findRollback(seen, {
       newest,
       epoch,

@@ -1,5 +1,6 @@
 /** Taking epochs: xce-sandbox-log(5), "To take epoch N" and "To create the log". */
 import { XceError } from '../base/errors.ts';
+import { LIMITS } from '../base/limits.ts';
 import type { Clock } from '../os/clock.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 import { type EncodedFrame, encodeBase, encodeFrame, encodeHeader } from './encoder.ts';
@@ -72,11 +73,19 @@ export class EpochTaker<State, Event> {
 
   /** Undefined when another was faster with the epoch, or has taken the one after it. */
   async take(epoch: number, notices: LogNotice[]): Promise<Taken | undefined> {
+    if (epoch > LIMITS.logEpochsMax) {
+      throw new XceError('log-full', `${this.#directory.path} holds ${epoch - 1} epochs`, {
+        at: this.#directory.path,
+        unchanged: 'no epoch was begun',
+        next: 'let all leases end, then make a new log in an empty directory ([lease] directory)',
+      });
+    }
     const storage = await this.#directory.admit();
     const seen = await this.#memory.load();
     // After the memory, so that what another process of this host has seen meanwhile is no contradiction.
     if ((await this.#directory.newest()) !== epoch - 1) return undefined;
-    await this.#replayBase(epoch - 1, seen);
+    const base = await this.#unlessOver(epoch - 1, () => this.#replayBase(epoch - 1, seen));
+    if (base === undefined) return undefined;
     await this.#directory.removePrepared(epoch - 1);
     await this.#directory.removeLeftProbes(this.#ports.clock.wallMs());
     const held = await this.#tokens.lock(epoch, this.#deadlineMs());
@@ -88,9 +97,10 @@ export class EpochTaker<State, Event> {
       await this.#tokens.write(held, header.token, true);
       const first = encodeFrame(TYPE.header, encodeHeader(header), FILE_START);
       await this.#link(header, [first]);
-      const file = await this.#openOwn(header);
-      if (file === undefined) return undefined;
-      taken = await this.#fill(held, file, header, first, seen, notices);
+      taken = await this.#unlessOver(epoch, async () => {
+        const file = await this.#openOwn(header);
+        return file && (await this.#fill(held, file, header, first, seen, notices));
+      });
       return taken;
     } finally {
       if (taken === undefined) await this.#tokens.release(held);
@@ -161,9 +171,19 @@ export class EpochTaker<State, Event> {
 
   /** The newest complete epoch below, which must be no older than what this host has seen. */
   async #replayBase(below: number, seen: Seen | undefined): Promise<Replay<State, Event>> {
-    const base = await this.#reader.replayNewest(below, seen);
+    const { replay: base } = await this.#reader.replayNewest(async () => below, seen);
     await this.#reader.checkSeen(below, base, seen);
     return base;
+  }
+
+  /** Undefined when a step fails and there is a higher epoch: its owner may have emptied what was read or written. */
+  async #unlessOver<T>(highest: number, step: () => Promise<T>): Promise<T | undefined> {
+    try {
+      return await step();
+    } catch (error) {
+      if ((await this.#directory.newest()) > highest) return undefined;
+      throw error;
+    }
   }
 
   /** Steps 3 and 4: the frames as a whole file under the epoch's name, unless the name is another's. */

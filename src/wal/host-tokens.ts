@@ -3,8 +3,8 @@ import { dirname } from 'node:path';
 import { errnoOf, XceError } from '../base/errors.ts';
 import type { Clock } from '../os/clock.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
-import { lockFailure, reasonOf } from './failure.ts';
-import { isTokenName, tokenPath } from './names.ts';
+import { lockFailure, reasonOf, unlinkIfThere } from './failure.ts';
+import { parseTokenName, tokenPath } from './names.ts';
 import { readToken, type Token, writeMark, writeToken } from './token.ts';
 
 /** A locked token file, until it is released. */
@@ -75,7 +75,7 @@ export class HostTokens {
     }
   }
 
-  async #openRegular(path: string, purpose: 'read' | 'token'): Promise<LogFile> {
+  async #openRegular(path: string, purpose: 'read' | 'update' | 'token'): Promise<LogFile> {
     const file = await this.#ports.files.open(path, purpose);
     try {
       if ((await file.facts()).isRegular) return file;
@@ -106,7 +106,7 @@ export class HostTokens {
   async exist(): Promise<boolean> {
     return await this.#onFile(this.path, async () => {
       try {
-        return (await this.#ports.files.list(this.path)).some(isTokenName);
+        return (await this.#ports.files.list(this.path)).some((name) => parseTokenName(name) !== undefined);
       } catch (error) {
         if (errnoOf(error) === 'ENOENT') return false;
         throw error;
@@ -134,17 +134,50 @@ export class HostTokens {
     });
   }
 
+  async #lockOpen(file: LogFile, epoch: number, deadlineMs: number): Promise<HeldToken> {
+    const path = this.#pathOf(epoch);
+    try {
+      await pollLock(file, path, deadlineMs, this.#ports);
+      return { epoch, path, file, isHeld: true };
+    } catch (error) {
+      await file.close();
+      throw error;
+    }
+  }
+
   /** Locks the token file of an epoch, making it where it is missing. Throws 'log-busy' at the deadline. */
   async lock(epoch: number, deadlineMs: number): Promise<HeldToken> {
     const path = this.#pathOf(epoch);
+    return await this.#onFile(path, async () =>
+      this.#lockOpen(await this.#openOrMake(path), epoch, deadlineMs),
+    );
+  }
+
+  /** Locks the token file that an epoch of this host has; undefined when there is none. */
+  async lockOwn(epoch: number, deadlineMs: number): Promise<HeldToken | undefined> {
+    const path = this.#pathOf(epoch);
     return await this.#onFile(path, async () => {
-      const file = await this.#openOrMake(path);
+      let file: LogFile;
       try {
-        await pollLock(file, path, deadlineMs, this.#ports);
-        return { epoch, path, file, isHeld: true };
+        file = await this.#openRegular(path, 'update');
       } catch (error) {
-        await file.close();
+        if (errnoOf(error) === 'ENOENT') return undefined;
         throw error;
+      }
+      return await this.#lockOpen(file, epoch, deadlineMs);
+    });
+  }
+
+  /**
+   * Removes the tokens of epochs below one that is complete. Whoever has such a file open, or waits for its lock, finds
+   * that its epoch is over before it writes to the log.
+   */
+  async removeBelow(epoch: number): Promise<void> {
+    await this.#onFile(this.path, async () => {
+      for (const name of await this.#ports.files.list(this.path)) {
+        const number = parseTokenName(name);
+        if (number !== undefined && number < epoch)
+          await unlinkIfThere(this.#ports.files, this.#pathOf(number));
       }
     });
   }

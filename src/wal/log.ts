@@ -21,6 +21,10 @@ export type LogNotice =
   | { readonly kind: 'torn-tail'; readonly path: string; readonly offset: number; readonly bytes: number }
   /** This host took the next epoch by itself; `reason` is one line. */
   | { readonly kind: 'epoch-taken'; readonly epoch: number; readonly reason: string }
+  /** The log has grown long, and the owner could not go on in a short one; it goes on as it is. */
+  | { readonly kind: 'not-compacted'; readonly path: string; readonly reason: string }
+  /** A file that counts no more keeps its bytes. */
+  | { readonly kind: 'not-emptied'; readonly path: string; readonly reason: string }
   /** The record counts, but this host could not write down that it has seen it. */
   | { readonly kind: 'not-remembered'; readonly path: string; readonly reason: string };
 
@@ -106,6 +110,9 @@ export type LeaseLog<State, Event> = {
   /** The same act by the owner, so that a long log becomes a short one. 'log-fenced' for anyone else. */
   compact(): Promise<LogPosition & { readonly notices: readonly LogNotice[] }>;
 
-  /** Closes the descriptors. The log must not be used afterwards. */
-  close(): Promise<void>;
+  /**
+   * Closes the descriptors, when what goes on behind an acknowledged commit has ended; returns what nobody has been
+   * told yet. The log must not be used afterwards.
+   */
+  close(): Promise<readonly LogNotice[]>;
 };

@@ -34,7 +34,9 @@ export const parseEpochName = (name: string): number | undefined =>
 export const parsePreparedName = (name: string): number | undefined =>
   numberIn(name, /^leases\.wal\.new\.([1-9][0-9]{0,14})\.[0-9a-f]{16}$/);
 
-export const isTokenName = (name: string): boolean => /^epoch-[0-9]+\.token$/.test(name);
+/** Number of the epoch that a token file is of, undefined for any other name. */
+export const parseTokenName = (name: string): number | undefined =>
+  numberIn(name, /^epoch-([1-9][0-9]{0,14})\.token$/);
 
 /** Whether a name says that there is, or was, a log; what an unfinished creation left says nothing. */
 export const isSignOfLog = (name: string): boolean =>

@@ -87,6 +87,7 @@ export class Replay<State, Event> {
   #header: LogHeader | undefined;
   #complete: CompleteRecord | undefined;
   #completeSequence = Number.MAX_SAFE_INTEGER;
+  #baseBytes = 0;
   #wallMs = 0;
 
   constructor(
@@ -130,6 +131,18 @@ export class Replay<State, Event> {
   }
   get complete(): CompleteRecord | undefined {
     return this.#complete;
+  }
+  /** Bytes from the header to the complete record; 0 before there is one. */
+  get baseBytes(): number {
+    return this.#baseBytes;
+  }
+  /** Bytes of the events behind it. */
+  get tailBytes(): number {
+    return this.#complete === undefined ? 0 : this.#position.offset - this.#baseBytes;
+  }
+  /** Whether the last record is the first of events. */
+  get isFirstOfEvents(): boolean {
+    return this.#lastSequence === this.#completeSequence + 1;
   }
   /** Whether the last record is one of events. */
   get endsWithEvents(): boolean {
@@ -208,6 +221,7 @@ export class Replay<State, Event> {
     if (complete.baseEpoch >= this.epoch) throw frame.corrupt('the checkpoint is of a later epoch');
     this.#complete = complete;
     this.#completeSequence = frame.sequence;
+    this.#baseBytes = frame.next.offset;
     this.#wallMs = complete.wallMs;
   }
 }

@@ -118,7 +118,7 @@ describe('an owner that is stopped in its commit while another takes the log ove
     const gate = gateAt(({ call, path }) => call === 'sync' && path.startsWith('/log'));
     const slow = refused(world.controller('a', gate.plan).grant('slow'));
     await gate.arrived;
-    await takeAndCommit(world, 'b', 'fast');
+    await world.controller('b').log.takeover();
     gate.open();
     expect(await slow).toBe('log-fenced');
     expect(world.disk.bytesOf(world.epochPath(1))).toEqual(before);

@@ -3,6 +3,12 @@ import { XceError } from '../../src/base/errors.ts';
 import { type Fate, GO, LOSSES, type Loss, type Plan, type Step } from './simulated-disk.ts';
 import { type Controller, World } from './world.ts';
 
+/** Operations that go on behind an acknowledgement: `close` waits for what does. */
+const grantAndClose = async ({ grant, log }: Controller, name: string): Promise<void> => {
+  await grant(name);
+  await log.close();
+};
+
 /** The operations whose every step is cut. Each starts from a world that `prepare` made. */
 const OPERATIONS: Record<
   string,
@@ -50,6 +56,27 @@ const OPERATIONS: Record<
       await grant('before');
     },
     run: ({ log }) => log.compact(),
+    host: 'a',
+  },
+  'first commit of an epoch, which empties the ones below': {
+    prepare: async (world) => {
+      const { log, grant } = world.controller('a');
+      await log.init();
+      await grant('before');
+      await log.compact();
+      await log.takeover();
+    },
+    run: (actor) => grantAndClose(actor, 'cut'),
+    host: 'a',
+  },
+  'a commit that compacts': {
+    prepare: async (world) => {
+      const { log, grant } = world.controller('a');
+      await log.init();
+      for (const name of ['one', 'two', 'three', 'four']) await grant(name);
+      world.tailBytesMin = 1;
+    },
+    run: (actor) => grantAndClose(actor, 'cut'),
     host: 'a',
   },
 };

@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { dirname, join } from 'node:path';
+import { LIMITS } from '../../src/base/limits.ts';
 import { clientQuorum } from '../../src/os/client-quorum.ts';
 import { readBootId, systemClock } from '../../src/os/clock.ts';
 import { logFiles } from '../../src/os/log-files.ts';
@@ -21,6 +22,8 @@ export type RealPlace = {
   /** Both on a disk of the host. */
   readonly runDirectory: string;
   readonly memoryPath: string;
+  /** Events after which the owner goes on in a new file; default: what a real log has. */
+  readonly tailBytesMin?: number;
 };
 
 /** A log below one directory of this machine's disk. */
@@ -47,7 +50,7 @@ const openStorage = (storage: RealPlace['storage'], memoryPath: string): Storage
 
 /** A log of that place, as a process of its host opens it. */
 export const openLogAt = <State, Event>(
-  { storage, ...place }: RealPlace,
+  { storage, tailBytesMin = LIMITS.logTailBytesMin, ...place }: RealPlace,
   machine: Machine<State, Event>,
   timeouts = { lockTimeoutMs: 30_000, holdTimeoutMs: 30_000 },
   port: StoragePort = openStorage(storage, place.memoryPath),
@@ -62,7 +65,7 @@ export const openLogAt = <State, Event>(
       wait,
       storage: port,
     },
-    { ...place, ...IDENTITY, ...timeouts },
+    { ...place, ...IDENTITY, ...timeouts, tailBytesMin },
     machine,
   );
 

@@ -13,6 +13,8 @@ export type Call =
   | 'append'
   | 'overwrite'
   | 'sync'
+  | 'empty'
+  | 'freeBytes'
   | 'tryLock'
   | 'unlock'
   | 'close'
@@ -112,6 +114,7 @@ export class SimulatedDisk {
   #interventions = 0;
   #inodes = 0;
   readonly #late: (() => void)[] = [];
+  freeBytes = 1 << 30;
   /** The storage's clock. */
   nowMs = 1_700_000_000_000;
 
@@ -376,6 +379,12 @@ export class SimulatedProcess {
           () => put(bytes, position),
           () => put(halfOf(bytes), position),
         ),
+      empty: () =>
+        this.#step('empty', path, () => {
+          inode.bytes = Buffer.alloc(0);
+          inode.lost = [];
+          inode.writtenMs = disk.nowMs;
+        }),
       sync: async () => {
         try {
           await this.#step('sync', path, () => {
@@ -448,6 +457,7 @@ export class SimulatedProcess {
           this.#disk.pathsBelow(directory).map((path) => path.slice(directory.length + 1));
         return [...this.#host.list(directory, this.#disk.changedAt(directory), read)];
       }),
+    freeBytes: (path) => this.#step('freeBytes', path, () => this.#disk.freeBytes),
     link: (existing, path) =>
       this.#step('link', path, () => {
         const { names } = this.#disk.inner;

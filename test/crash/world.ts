@@ -59,6 +59,8 @@ export class World {
   readonly disk = new SimulatedDisk();
   /** Type of the file system under the log. */
   storageType = 'ext4';
+  /** Bytes of events after which the owner goes on in a new file. */
+  tailBytesMin = 1 << 20;
   /** What was acknowledged to someone: name and uid. */
   readonly acknowledged = new Map<string, number>();
   /** What someone was told does not count. */
@@ -120,6 +122,7 @@ export class World {
       host,
       lockTimeoutMs: 1000,
       holdTimeoutMs: 1000,
+      tailBytesMin: this.tailBytesMin,
     };
   }
 

@@ -21,6 +21,8 @@ export const RULES = [
   'fsync before the acknowledgement',
   'fsync the directory before reading below',
   'a failed fsync takes the next epoch',
+  'a superseded file is emptied only after its successor has acknowledged a record',
+  'who meets an emptied file begins again',
 ] as const;
 export type Rule = (typeof RULES)[number];
 
@@ -35,6 +37,7 @@ type Inode = {
   readonly linkDurable: boolean;
   readonly complete: boolean;
   readonly completeDurable: boolean;
+  readonly emptied: boolean;
   /** The checkpoint's leases, then the records behind it. */
   readonly cells: readonly Cell[];
 };
@@ -56,6 +59,7 @@ type Step =
   | 'sync complete'
   | 'look after take'
   | 'late complete' // only without the rule on checkpoints
+  | 'empty' // a file below, behind an acknowledgement
   | 'list' // a reader
   | 'end';
 
@@ -104,7 +108,7 @@ export const keyOf = (state: State): string => {
   for (const flight of state.flights)
     key += `;${flight.inode}@${flight.index}${flight.lease.by}${flight.lease.uid}`;
   for (const inode of state.inodes) {
-    key += `|${inode.epoch}${inode.owner}${+inode.settled}${+inode.linkDurable}${+inode.complete}${+inode.completeDurable}`;
+    key += `|${inode.epoch}${inode.owner}${+inode.settled}${+inode.linkDurable}${+inode.complete}${+inode.completeDurable}${+inode.emptied}`;
     for (const cell of inode.cells) {
       key += `,${cell.by}${cell.uid}${+cell.whole}${+cell.durable}${+cell.lost}`;
     }
@@ -127,6 +131,8 @@ export type Setting = {
   readonly lateWritesMax: number;
   /** Fsync may fail. */
   readonly fsyncFails: boolean;
+  /** An owner that has acknowledged a record may empty any one file below its own. */
+  readonly empties: boolean;
   /** How often the storage may lose everything that was not fsynced. */
   readonly powerCutsMax: number;
 };
@@ -160,6 +166,7 @@ export const startOf = (setting: Setting): State => {
         linkDurable: true,
         complete: true,
         completeDurable: true,
+        emptied: false,
         cells: [],
       },
     ],
@@ -278,6 +285,8 @@ const acknowledge = (state: State, process: Process, at: number): State => {
     : ended(next, at, process.name);
 };
 
+const NOTHING: Partial<Inode> = { emptied: true, complete: false, completeDurable: false, cells: [] };
+
 /** What happens, and the state it leads to. */
 export type Move = readonly [string, State];
 
@@ -387,11 +396,31 @@ export const successors = (state: State, setting: Setting): readonly Move[] => {
         const isLate =
           !keeps('checkpoint and complete before the first acknowledgement') &&
           !inodeAt(state, process.inode).complete;
+        const acknowledged = acknowledge(isLate ? to({ step: 'late complete' }) : state, process, at);
+        const empties = setting.empties && process.epoch > 1;
         return looks(process.epoch).map((successor) =>
           successor && keeps('look for a successor after the write')
             ? move('sees a successor: outcome unknown', ended(state, at, process.name))
-            : move('acknowledges', acknowledge(isLate ? to({ step: 'late complete' }) : state, process, at)),
+            : move(
+                'acknowledges',
+                empties
+                  ? withProcess(acknowledged, at, { step: 'empty', epoch: process.epoch })
+                  : acknowledged,
+              ),
         );
+      }
+      case 'empty': {
+        const below = state.names.slice(0, process.epoch - 1);
+        const full = below.filter((index) => index >= 0 && !inodeAt(state, index).emptied);
+        return [
+          move('leaves the files below', ended(state, at, process.name)),
+          ...full.map((index) =>
+            move(
+              `empties ${inodeAt(state, index).epoch}`,
+              ended(withInode(state, index, NOTHING), at, process.name),
+            ),
+          ),
+        ];
       }
       case 'choose': {
         const moves: Move[] = [];
@@ -427,6 +456,7 @@ export const successors = (state: State, setting: Setting): readonly Move[] => {
               linkDurable: false,
               complete: false,
               completeDurable: false,
+              emptied: false,
               cells: [],
             },
           ],
@@ -456,6 +486,13 @@ export const successors = (state: State, setting: Setting): readonly Move[] => {
         const index = state.names[below - 1] ?? -1;
         const gap = index < 0 && keeps('names are contiguous');
         if (below < 1 || gap) return go('finds no base', ended(state, at, process.name));
+        if (index >= 0 && inodeAt(state, index).emptied && keeps('who meets an emptied file begins again')) {
+          const again = { step: 'find base', base: -1 } as const;
+          if (process.due === undefined) return go('meets an emptied file', to(again));
+          return newestInSight(state).map((newest) =>
+            move('meets an emptied file', to({ ...again, epoch: newest + 1 })),
+          );
+        }
         const fit = index >= 0 && (inodeAt(state, index).complete || !keeps('a base must be complete'));
         return go(
           fit ? 'finds its base' : 'goes further down',
@@ -465,6 +502,9 @@ export const successors = (state: State, setting: Setting): readonly Move[] => {
       case 'read base': {
         const index = state.names[process.base - 1] ?? -1;
         if (index < 0) return go('finds its base gone', ended(state, at, process.name));
+        if (inodeAt(state, index).emptied && keeps('who meets an emptied file begins again')) {
+          return go('loses what it reads', to({ step: 'find base', base: -1 }));
+        }
         const known = replay(inodeAt(state, index));
         if (process.due !== undefined) {
           const missing = process.due.find((lease) => !known.some((other) => other.by === lease.by));
@@ -492,10 +532,18 @@ export const successors = (state: State, setting: Setting): readonly Move[] => {
         });
         if (late) return go('completes late', ended(next, at, process.name));
         const syncs = fsyncs && keeps('fsync the checkpoint before the first acknowledgement');
-        return go(
-          'writes checkpoint and complete',
-          withProcess(next, at, { step: syncs ? 'sync complete' : 'look after take' }),
-        );
+        const base = state.names[process.base - 1] ?? -1;
+        const early =
+          keeps('a superseded file is emptied only after its successor has acknowledged a record') || base < 0
+            ? []
+            : go('empties what it has read', withInode(state, base, NOTHING));
+        return [
+          ...early,
+          move(
+            'writes checkpoint and complete',
+            withProcess(next, at, { step: syncs ? 'sync complete' : 'look after take' }),
+          ),
+        ];
       }
       case 'sync complete': {
         const inode = inodeAt(state, process.inode);

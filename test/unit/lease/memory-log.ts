@@ -82,5 +82,7 @@ export class MemoryLog implements LeaseLog<LeaseState, LeaseEvent> {
     return this.takeover();
   }
 
-  async close(): Promise<void> {}
+  async close(): Promise<readonly LogNotice[]> {
+    return [];
+  }
 }

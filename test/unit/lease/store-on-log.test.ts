@@ -64,6 +64,7 @@ const makeSite = () => {
         host,
         lockTimeoutMs: 20_000,
         holdTimeoutMs: 20_000,
+        tailBytesMin: 1 << 20,
       },
       leaseMachine,
     );

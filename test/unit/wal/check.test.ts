@@ -17,10 +17,17 @@ const threeEpochs = async (): Promise<World> => {
     call === 'append' && path === world.epochPath(2) ? { kind: 'killHalf' } : GO,
   );
   await dying.log.takeover().catch(() => undefined);
-  await world.controller('c').log.takeover();
-  await world.controller('c').grant('three');
+  const last = world.controller('c');
+  await last.log.takeover();
+  const kept = [1, 2].map((epoch) => world.disk.bytesOf(world.epochPath(epoch)) ?? Buffer.alloc(0));
+  await last.grant('three');
+  await last.log.close();
+  // as if the owner had been killed before it emptied them
+  for (const [index, bytes] of kept.entries()) world.disk.put(world.epochPath(index + 1), bytes);
   return world;
 };
+
+const lastFrameOf = (bytes: Buffer): number => bytes.lastIndexOf('XCEL');
 
 describe('checking a log', () => {
   test('tells of every epoch, newest first, and changes nothing', async () => {
@@ -65,12 +72,39 @@ describe('checking a log', () => {
     expect(problems[0]?.message).toContain('epoch 3 rests on record');
   });
 
-  test('takes a file of which the bytes were given up for what it is', async () => {
+  test.each([
+    ['', (): Buffer => Buffer.alloc(0)],
+    [', also when a late write landed in it', (bytes: Buffer): Buffer => bytes.subarray(lastFrameOf(bytes))],
+    [', also when one landed behind a hole', (bytes: Buffer): Buffer => bytes.fill(0, 0, lastFrameOf(bytes))],
+  ])('takes a file of which the bytes were given up for what it is%s', async (_, change) => {
     const world = await threeEpochs();
-    world.disk.put(world.epochPath(1), Buffer.alloc(0));
+    world.disk.alter(world.epochPath(1), change);
     const { epochs, problems } = await check(world);
     expect(problems).toEqual([]);
     expect(epochs[2]).toMatchObject({ status: 'empty', owner: null });
+    expect(await world.findBroken()).toEqual([]);
+    // a host that saw the epoch before it was emptied is not disturbed
+    expect((await world.controller('a').log.read()).state.size).toBe(3);
+  });
+
+  test('forgets what it read of a file that was emptied meanwhile', async () => {
+    const world = await threeEpochs();
+    const path = world.epochPath(1);
+    let reads = 0;
+    const process = world.disk.process((step) => {
+      if (step.call === 'read' && step.path === path && ++reads === 3) {
+        world.disk.alter(path, () => Buffer.alloc(0));
+      }
+      return GO;
+    });
+    const report = await checkLog(
+      world.portsOf('checker', process),
+      world.optionsOf('checker'),
+      grantMachine,
+    );
+    expect(reads).toBeGreaterThan(2);
+    expect(report.problems).toEqual([]);
+    expect(report.epochs.map(({ status }) => status)).toEqual(['complete', 'void', 'empty']);
   });
 
   test('finds a log in which nothing is complete', async () => {

@@ -442,6 +442,7 @@ describe('another log in its place', () => {
     const older = world.disk.copyOf('/log');
     await owner.log.compact();
     await owner.grant('two');
+    await owner.log.close();
     world.disk.putBack('/log', older);
     expect(await codeOf(world.controller('a').log.read())).toBe('log-rollback');
     await world.controller('b').log.takeover();
