@@ -612,5 +612,5 @@ describe('leases in a world where anything may fail', () => {
       }),
       { seed: SEED, numRuns: 20 },
     );
-  }, 60_000);
+  }, 180_000);
 });
