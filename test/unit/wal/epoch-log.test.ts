@@ -6,7 +6,7 @@ import { EpochLog } from '../../../src/wal/epoch-log.ts';
 import type { Machine } from '../../../src/wal/machine.ts';
 import { FILE_START, TYPE } from '../../../src/wal/record.ts';
 import { type Fate, GO, type Plan, type Step } from '../../crash/simulated-disk.ts';
-import { type Controller, decideGrant, World } from '../../crash/world.ts';
+import { type Controller, decideGrant, grantMachine, World } from '../../crash/world.ts';
 
 const refusalOf = async (run: Promise<unknown>): Promise<XceError> => {
   try {
@@ -759,4 +759,39 @@ test('a machine that must not see its bytes again gets events as they will be re
 
 test('decideGrant gives the lowest free uid', () => {
   expect(decideGrant(new Map([[1, { by: 'x', isWhole: true }]]), 'y').result).toBe(2);
+});
+
+describe('on storage that lets no writer in', () => {
+  test('reads go on, and nobody commits, takes an epoch or makes a log', async () => {
+    const { world, owner } = await withGrants('one');
+    await owner.log.close();
+    const before = world.disk.copyOf('/log');
+    const refuse = async (): Promise<never> => {
+      throw new XceError('storage-unfit', 'this host has not probed it');
+    };
+    const ports = world.portsOf('a');
+    const storage = { look: ports.storage.look, admit: refuse, probe: refuse };
+    const log = new EpochLog({ ...ports, storage }, world.optionsOf('a'), grantMachine);
+    expect((await log.read()).state).toEqual((await world.controller('b').log.read()).state);
+    expect(await codeOf(log.commit((state) => decideGrant(state, 'two')))).toBe('storage-unfit');
+    expect(await codeOf(log.takeover())).toBe('storage-unfit');
+    expect(await codeOf(log.compact())).toBe('storage-unfit');
+    expect(world.disk.copyOf('/log')).toEqual(before);
+    for (const path of before.keys()) world.disk.remove(path);
+    const other = new EpochLog({ ...world.portsOf('c'), storage }, world.optionsOf('c'), grantMachine);
+    expect(await codeOf(other.init())).toBe('storage-unfit');
+    expect(world.disk.pathsBelow('/log')).toEqual([]);
+  });
+});
+
+test('who takes an epoch removes what probes left that were killed long ago', async () => {
+  const { world, owner } = await withGrants('one');
+  const left = '/log/.xce-probe-00000000000000aa.tail.a';
+  world.disk.put(left, Buffer.from('x'));
+  world.pass(LIMITS.probeMsMax);
+  await owner.log.takeover();
+  expect(world.disk.bytesOf(left)).toBeDefined();
+  world.pass(60_000);
+  await owner.log.takeover();
+  expect(world.disk.bytesOf(left)).toBeUndefined();
 });
