@@ -107,7 +107,7 @@ test('a coherent volume is accepted by two controllers, each a client of its own
   expect(asking, asking.stderr).toMatchObject({ status: 0 });
   expect(listening, listening.stderr).toMatchObject({ status: 0 });
   notes.push(`coherent options: accepted after ${secondsSince(startedMs)} s`);
-}, 900_000);
+}, 1_400_000);
 
 describe.each(['off', 'on'] as const)('with client.strict-locks %s', (strictLocks) => {
   let startedMs = 0;

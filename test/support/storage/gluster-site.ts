@@ -15,8 +15,9 @@ const root = fileURLToPath(new URL('../../..', import.meta.url));
 const WRITER_INSIDE = '/opt/lease-writer';
 const PKI = '/etc/xce-sandbox/pki';
 const PROBE_PORT = 7714;
-/** A probe of two controllers is thousands of small files. */
-const COMMAND_MS_MAX = 600_000;
+/** A probe of two controllers makes thousands of small files; on a busy machine that is what takes longest. */
+const COMMAND_MS_MAX = 1_300_000;
+const PROBE_TIMEOUT = ['--timeout', '20m'];
 const EPOCH_FILE = /^leases\.wal\.[0-9]+$/;
 const TOKEN_FILE = /^epoch-([0-9]+)\.token$/;
 
@@ -211,7 +212,7 @@ hosts = n1
   async init(): Promise<{ readonly asking: CommandEnd; readonly listening: CommandEnd }> {
     const [first, second] = this.#lab.controllers;
     let early: CommandEnd | undefined;
-    const listening = this.run(second, 'lease', 'probe', '--listen').then((end) => {
+    const listening = this.run(second, 'lease', 'probe', '--listen', ...PROBE_TIMEOUT).then((end) => {
       early = end;
       return end;
     });
@@ -219,7 +220,7 @@ hosts = n1
       if (early !== undefined) throw new Error(`it does not listen: ${early.stderr}`);
       return (await second.must(['ss', '-H', '-l', '-t', '-n'])).includes(`:${PROBE_PORT} `);
     });
-    const asking = await this.run(first, 'lease', 'init', '--peer', second.name);
+    const asking = await this.run(first, 'lease', 'init', '--peer', second.name, ...PROBE_TIMEOUT);
     return { asking, listening: await listening };
   }
 
