@@ -8,6 +8,7 @@
 
 export const RULES = [
   'look for a successor after the write',
+  'look for a successor after the take',
   'create the epoch before reading the one below',
   'move the time of the directory before reading below',
   'a base must be complete',
@@ -569,7 +570,9 @@ export const successors = (state: State, setting: Setting): readonly Move[] => {
           );
         };
         return looks(process.epoch).flatMap((successor) =>
-          successor ? go('sees a successor', ended(state, at, process.name)) : taken(),
+          successor && keeps('look for a successor after the take')
+            ? go('sees a successor', ended(state, at, process.name))
+            : taken(),
         );
       }
       case 'list':
