@@ -1,5 +1,5 @@
 /** The lease log for whoever has to do with one job: replayed as a view of it, and as a whole where that is needed. */
-import type { CommitContext, Committed, Decision, LeaseLog } from '../wal/log.ts';
+import type { CommitContext, Committed, Decision, LeaseLog, LogNotice } from '../wal/log.ts';
 import type { LeaseEvent } from './event.ts';
 import { type JobView, WholeStateNeeded } from './job-view.ts';
 import type { RuleLog } from './rule-commit.ts';
@@ -14,6 +14,7 @@ export class JobLog implements RuleLog<JobState> {
   readonly #ports: JobLogPorts;
   #view: LeaseLog<JobView, LeaseEvent> | undefined;
   #whole: LeaseLog<LeaseState, LeaseEvent> | undefined;
+  readonly #untold: LogNotice[] = [];
 
   constructor(ports: JobLogPorts) {
     this.#ports = ports;
@@ -30,7 +31,7 @@ export class JobLog implements RuleLog<JobState> {
         if (!(error instanceof WholeStateNeeded)) throw error;
       }
       // One descriptor of the log per process.
-      await this.close();
+      this.#untold.push(...(await this.close()));
       this.#whole = this.#ports.openWhole();
     }
     return await this.#whole.commit(decide);
@@ -46,10 +47,11 @@ export class JobLog implements RuleLog<JobState> {
     }
   }
 
-  async close(): Promise<void> {
+  /** Returns what nobody has been told yet. */
+  async close(): Promise<readonly LogNotice[]> {
     const view = this.#view;
     this.#view = undefined;
-    await view?.close();
-    await this.#whole?.close();
+    const untold = [...this.#untold.splice(0), ...((await view?.close()) ?? [])];
+    return [...untold, ...((await this.#whole?.close()) ?? [])];
   }
 }

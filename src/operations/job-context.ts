@@ -10,6 +10,7 @@ import type { LeaseStore } from '../lease/store.ts';
 import { bootClock } from '../os/boot-clock.ts';
 import { readBootId } from '../os/clock.ts';
 import { openLog, storageWith } from './epoch-log-ports.ts';
+import { tellNotices } from './notices.ts';
 import { openConfig, requireRoot } from './open-config.ts';
 
 export type JobContext = {
@@ -43,6 +44,6 @@ export const openJobContext = (options: {
     settings,
     leases: { renew: (wanted, ttlMs) => renewTerm(ports, settings, wanted, ttlMs) },
     tell: options.tell,
-    close: () => log.close(),
+    close: async () => tellNotices(options, await log.close()),
   };
 };
