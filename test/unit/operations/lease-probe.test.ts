@@ -25,6 +25,7 @@ import { settingsFor } from './scene.ts';
 let pki: Site;
 const identities = new Map<string, Identity>();
 let root: string;
+const roots: string[] = [];
 let backing: string;
 const daemons: ChildProcess[] = [];
 let nextPort = 20_000 + (process.pid % 10_000);
@@ -39,6 +40,7 @@ afterAll(() => pki.remove());
 /** In memory: what is tried is what is seen, and not what a disk keeps. */
 const newRoot = (): void => {
   root = mkdtempSync('/dev/shm/xce-probe-');
+  roots.push(root);
   backing = join(root, 'backing');
   mkdirSync(backing, { mode: 0o700 });
 };
@@ -49,7 +51,7 @@ afterEach(async () => {
     daemon.kill('SIGTERM'); // it unmounts
     await ended;
   }
-  rmSync(root, { recursive: true });
+  for (const made of roots.splice(0)) rmSync(made, { recursive: true });
 });
 
 /** Mounts the backing directory once more, as a client with these options. */
