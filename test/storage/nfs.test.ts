@@ -116,15 +116,17 @@ describe('lease init', () => {
   });
 
   test('makes a log on version 4.2 and on version 3 with default options, once two clients have probed it', {
-    timeout: 1_900_000,
+    timeout: 3_000_000,
   }, async () => {
     logs = await Promise.all(DEFAULT.map((place) => LogOnNfs.prepare(lab, place, ['c1', 'c2'])));
-    const startedMs = performance.now();
-    const ends = await Promise.all(logs.map((log) => log.initWithPeer('c1', 'c2')));
-    expect(ends).toMatchObject([0, 0].map((status) => ({ init: { status }, listen: { status } })));
-    for (const log of logs) expect(await log.names()).toEqual(['leases.wal.1']);
-    const seconds = Math.round((performance.now() - startedMs) / 1000);
-    notes.push(`both versions: probed by two clients at the same time, and made, in ${seconds} s`);
+    for (const log of logs) {
+      const startedMs = performance.now();
+      const ends = await log.initWithPeer('c1', 'c2');
+      expect(ends).toMatchObject({ init: { status: 0 }, listen: { status: 0 } });
+      expect(await log.names()).toEqual(['leases.wal.1']);
+      const seconds = Math.round((performance.now() - startedMs) / 1000);
+      notes.push(`version ${log.place.version}: probed by two clients, and made, in ${seconds} s`);
+    }
   });
 });
 

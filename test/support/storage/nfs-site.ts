@@ -18,7 +18,7 @@ const WRITER = programPath('lease-writer');
 const LOOK = programPath('look');
 const COMMAND_MS_MAX = 120_000;
 /** The probe of two hosts makes tens of thousands of calls, and the guest is slow. */
-const PROBE_MINUTES_MAX = 30;
+const PROBE_MINUTES_MAX = 20;
 const CLUSTER = 'lab';
 
 /** Where hosts mount the export with a version, and what they are told beside it. */
@@ -45,10 +45,11 @@ control_uid = 1001
 [lease]
 directory = ${logDirectory(place)}
 storage = shared
-probe_listen = 0.0.0.0:${place.version === '3' ? 7715 : 7714}
 
 [nodes]
 hosts = n1
+connect_timeout = 30s
+request_timeout = 5m
 `;
 
 /** Certificates of a controller for every host. The guest's root is a file system of this machine too, and faster here. */
