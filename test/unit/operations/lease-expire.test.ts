@@ -3,7 +3,7 @@ import type { Epoch, JobId, LeaseNumber, NodeName, Uid } from '../../../src/base
 import { LeaseStore } from '../../../src/lease/store.ts';
 import { expireLeases, requireSure } from '../../../src/operations/lease-expire.ts';
 import { BOOT, OTHER_BOOT, request, T0 } from '../lease/scene.ts';
-import { errorOf, selection, setUp, useFakeTime } from './scene.ts';
+import { errorOf, selection, setUp, useFakeTime, withParts } from './scene.ts';
 
 beforeEach(useFakeTime);
 afterEach(() => {
@@ -21,13 +21,13 @@ const setUpThree = async () => {
 };
 
 /** The same log seen from a controller of another boot. */
-const elsewhere = ({ context, log }: Awaited<ReturnType<typeof setUp>>) => ({
-  ...context,
-  leases: new LeaseStore(
-    { log, clock: context.clock, bootId: OTHER_BOOT, nameService: context.nameService },
-    context.settings,
-  ),
-});
+const elsewhere = ({ context, log }: Awaited<ReturnType<typeof setUp>>) =>
+  withParts(context, {
+    leases: new LeaseStore(
+      { log, clock: context.clock, bootId: OTHER_BOOT, nameService: context.nameService },
+      context.settings,
+    ),
+  });
 
 test('one lease is expired when its time is over, and refused as long as it lives', async () => {
   const { context, leases } = await setUpThree();

@@ -89,6 +89,10 @@ export const settingsFor = (nodes: readonly NodeName[]): Settings => ({
   mpi: { interfaces: [], agentTimeoutMs: 30_000 },
 });
 
+/** The context with other parts; those that nobody asks for are left alone. */
+export const withParts = (context: Context, parts: Partial<Context>): Context =>
+  Object.assign(Object.create(context), parts);
+
 export const JOB = '42' as JobId;
 export const selection = { job: JOB, attempt: undefined, lease: undefined };
 

@@ -7,7 +7,7 @@ import { auditUids, requireClean } from '../../../src/operations/uid-audit.ts';
 import type { Answer } from '../../../src/os/name-service.ts';
 import { request } from '../lease/scene.ts';
 import { setUpClean } from './clean-scene.ts';
-import { errorOf, LEASE, selection, setUp, useFakeTime } from './scene.ts';
+import { errorOf, LEASE, selection, setUp, useFakeTime, withParts } from './scene.ts';
 
 beforeEach(useFakeTime);
 afterEach(() => {
@@ -116,8 +116,7 @@ describe('an audit', () => {
     let together = 0;
     let most = 0;
     const leases = Array.from({ length: 100 }, (_, index) => ({ lease: index + 1, uid: 70_000 + index }));
-    const slow: Context = {
-      ...context,
+    const slow = withParts(context, {
       leases: { list: async () => leases } as unknown as Context['leases'],
       nameService: {
         lookUp: async () => {
@@ -128,7 +127,7 @@ describe('an audit', () => {
           return SILENT;
         },
       },
-    };
+    });
     const result = await auditUids(slow);
     expect(most).toBe(8);
     expect(result.found.length).toBeLessThan(50);
@@ -144,8 +143,7 @@ test('the record of a sandbox on this host is not taken for somebody, and hides 
     ['all', TAKEN],
     ['no records', { answer: 'absent' }],
   ]);
-  const onNode: Context = {
-    ...context,
+  const onNode = withParts(context, {
     hasUserRecord: () => true,
     nameService: {
       lookUp: async (_, whom = 'all') => {
@@ -153,7 +151,7 @@ test('the record of a sandbox on this host is not taken for somebody, and hides 
         return answers.get(whom) ?? SILENT;
       },
     },
-  };
+  });
   expect((await auditUids(onNode)).found).toEqual([]);
   answers.set('no records', TAKEN);
   expect((await auditUids(onNode)).found).toMatchObject([{ answer: 'present' }]);
@@ -164,13 +162,12 @@ test('the record of a sandbox that comes or goes under the look-up is not taken 
   const { context, names, leases } = await setUp();
   names.set(70_000, TAKEN);
   let isThere = false;
-  const racing: Context = {
-    ...context,
+  const racing = withParts(context, {
     hasUserRecord: () => {
       isThere = !isThere;
       return isThere;
     },
-  };
+  });
   const { found } = await auditUids(racing);
   expect(found).toMatchObject([{ answer: 'unknown' }]);
   expect((await leases.show(LEASE)).status).toBe('active');
