@@ -3,7 +3,7 @@ import { dirname, join } from 'node:path';
 import { LIMITS } from '../../src/base/limits.ts';
 import { clientQuorum } from '../../src/os/client-quorum.ts';
 import { readBootId, systemClock } from '../../src/os/clock.ts';
-import { logFiles } from '../../src/os/log-files.ts';
+import { type LogFiles, logFiles } from '../../src/os/log-files.ts';
 import { mountOf } from '../../src/os/mounts.ts';
 import { EpochLog } from '../../src/wal/epoch-log.ts';
 import { HostRecordFile } from '../../src/wal/host-record.ts';
@@ -54,10 +54,11 @@ export const openLogAt = <State, Event>(
   machine: Machine<State, Event>,
   timeouts = { lockTimeoutMs: 30_000, holdTimeoutMs: 30_000 },
   port: StoragePort = openStorage(storage, place.memoryPath),
+  files: LogFiles = logFiles,
 ): EpochLog<State, Event> =>
   new EpochLog(
     {
-      files: logFiles,
+      files,
       clock: systemClock,
       bootId: readBootId(),
       processId: process.pid,

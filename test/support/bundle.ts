@@ -1,17 +1,16 @@
 /** Programs of the tests as one file each, so that starting one costs what starting the product does. */
-import { createRequire } from 'node:module';
+import { symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 
-const require = createRequire(import.meta.url);
-
-/** Native packages find their binaries by their own place on disk, which is not the bundle's. */
 const NATIVE = ['koffi', 'fs-native-extensions'];
 
 /** Bundles a program of the tests into a directory and returns the path to run. */
 export const bundleProgram = async (program: URL, directory: string): Promise<string> => {
   const outfile = join(directory, 'program.mjs');
+  // Native packages find their binaries by their own place on disk, and are found from the bundle's.
+  symlinkSync(fileURLToPath(new URL('../../node_modules', import.meta.url)), join(directory, 'node_modules'));
   await build({
     entryPoints: [fileURLToPath(program)],
     outfile,
@@ -24,17 +23,7 @@ export const bundleProgram = async (program: URL, directory: string): Promise<st
     banner: {
       js: "import { createRequire as xceCreateRequire } from 'node:module'; const require = xceCreateRequire(import.meta.url);",
     },
-    plugins: [
-      {
-        name: 'native packages from here',
-        setup: (bundle) => {
-          bundle.onResolve({ filter: new RegExp(`^(${NATIVE.join('|')})$`) }, ({ path }) => ({
-            path: require.resolve(path),
-            external: true,
-          }));
-        },
-      },
-    ],
+    external: NATIVE,
   });
   return outfile;
 };

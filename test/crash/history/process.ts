@@ -18,6 +18,7 @@ import type { Committed } from '../../../src/wal/log.ts';
 import { IDENTITY } from '../real-log.ts';
 import { LEASE_TTL_MS, openRealStore } from '../real-store.ts';
 import { type CallKind, type Line, type Outcome, randomOf } from './history.ts';
+import { keepingFiles } from './kept.ts';
 import type { Task } from './task.ts';
 
 const task = JSON.parse(process.argv[2] ?? '') as Task;
@@ -27,7 +28,7 @@ const NODES = ['n1', 'n2'] as NodeName[];
 const bindings = NODES.map((node) => ({ node, workerKey: hexOfPublicKey(key), bootId }));
 const WORKSPACE = { storage: 'scratch', path: '/scratch/xce' };
 
-const { log, store } = openRealStore(task.place, task.pool, task.timeouts);
+const { log, store } = openRealStore(task.place, task.pool, task.timeouts, keepingFiles);
 
 // -- what it is told ---------------------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
 /** The lease log as the order of everything that counts, put together from the files of all epochs. */
-import { readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { LeaseEvent } from '../../../src/lease/event.ts';
 import { leaseMachine } from '../../../src/lease/machine.ts';
@@ -7,6 +7,7 @@ import { decodeComplete, decodeEvents, decodeHeader, readFrames } from '../../..
 import { parseEpochName } from '../../../src/wal/names.ts';
 import { type CompleteRecord, FILE_START, TYPE } from '../../../src/wal/record.ts';
 import type { Position } from './history.ts';
+import { keptPath } from './kept.ts';
 
 export type LogRecord = Position & {
   /** The host that owned the epoch. */
@@ -22,7 +23,8 @@ type EpochFile = {
 };
 
 const readEpochFile = async (path: string, epoch: number): Promise<EpochFile> => {
-  const bytes = readFileSync(path);
+  const kept = keptPath(path);
+  const bytes = readFileSync(existsSync(kept) ? kept : path);
   const source = {
     read: async (into: Uint8Array, position: number) => {
       const part = bytes.subarray(position, position + into.length);
