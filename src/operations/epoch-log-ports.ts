@@ -6,7 +6,7 @@ import type { LeaseEvent } from '../lease/event.ts';
 import { bootClock } from '../os/boot-clock.ts';
 import { clientQuorum } from '../os/client-quorum.ts';
 import { readBootId } from '../os/clock.ts';
-import { logFiles } from '../os/log-files.ts';
+import { hostFiles, type LogFiles, logFiles } from '../os/log-files.ts';
 import { placeOf } from '../os/mount-table.ts';
 import { randomBytes } from '../os/random.ts';
 import { EpochLog } from '../wal/epoch-log.ts';
@@ -18,6 +18,10 @@ export type LogSettings = Pick<Settings, 'cluster' | 'lease' | 'worker'>;
 
 export const wait = (milliseconds: number): Promise<void> =>
   new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+/** Files of the log, which may lie on this host's own disk. */
+const filesOf = ({ lease }: Pick<LogSettings, 'lease'>): LogFiles =>
+  lease.storage === 'local' ? hostFiles : logFiles;
 
 /** The storage of the log as this host sees it. */
 export const storageWith = (
@@ -51,7 +55,8 @@ export const openLog = <State>(
   const { cluster, lease, worker } = settings;
   return new EpochLog(
     {
-      files: logFiles,
+      files: filesOf(settings),
+      hostFiles,
       clock: bootClock,
       bootId: readBootId(),
       processId: process.pid,
@@ -66,6 +71,7 @@ export const openLog = <State>(
       cluster: cluster.name,
       instance: cluster.instance,
       host: worker.node,
+      isLocal: lease.storage === 'local',
       lockTimeoutMs: lease.lockTimeoutMs,
       holdTimeoutMs: lease.lockTimeoutMs,
       tailBytesMin: LIMITS.logTailBytesMin,

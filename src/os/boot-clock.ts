@@ -1,6 +1,10 @@
-import { readFileSync } from 'node:fs';
+import { openSync, readSync } from 'node:fs';
 import { XceError } from '../base/errors.ts';
 import type { Clock } from './clock.ts';
+
+const UPTIME_BYTES_MAX = 64;
+const buffer = Buffer.alloc(UPTIME_BYTES_MAX);
+let uptime: number | undefined;
 
 /**
  * A clock whose monotonic time is the time since boot, suspend included, and the same for every process of one
@@ -9,8 +13,10 @@ import type { Clock } from './clock.ts';
 export const bootClock: Clock = {
   wallMs: () => Date.now(),
   monotonicMs: () => {
-    const text = readFileSync('/proc/uptime', 'latin1');
-    const match = /^(\d+)\.(\d\d) /.exec(text);
+    // The kernel makes the text anew for each read from its start.
+    uptime ??= openSync('/proc/uptime', 'r');
+    const length = readSync(uptime, buffer, 0, UPTIME_BYTES_MAX, 0);
+    const match = /^(\d+)\.(\d\d) /.exec(buffer.toString('latin1', 0, length));
     if (match === null) throw new XceError('os', '/proc/uptime cannot be read');
     return Number(match[1]) * 1000 + Number(match[2]) * 10;
   },

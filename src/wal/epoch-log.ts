@@ -20,6 +20,8 @@ import type { StoragePort } from './storage.ts';
 
 export type EpochLogPorts = {
   readonly files: LogFiles;
+  /** Of this host's own disk, for the token files and the memory; `files` where they are the same. */
+  readonly hostFiles?: LogFiles;
   readonly clock: Clock;
   /** Of this boot; a token of another boot proves nothing. */
   readonly bootId: string;
@@ -40,6 +42,8 @@ export type EpochLogOptions = {
   readonly instance: string;
   /** Name of this host in the headers of its epochs. */
   readonly host: string;
+  /** The log lies on a disk of this host alone: what its processes see of it is never stale. */
+  readonly isLocal?: boolean;
   readonly lockTimeoutMs: number;
   /** A commit that held the log for longer acknowledges nothing by itself: the next epoch decides. */
   readonly holdTimeoutMs: number;
@@ -149,9 +153,10 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     this.#options = options;
     this.#view = 'withMachine' in machine ? machine : viewOf(machine);
     this.#directory = new EpochDirectory(ports.files, options, ports.storage);
-    this.#tokens = new HostTokens(ports, options.runDirectory);
+    const hostFiles = ports.hostFiles ?? ports.files;
+    this.#tokens = new HostTokens({ ...ports, files: hostFiles }, options.runDirectory);
     const { identity } = this.#directory;
-    this.#memory = new HostMemory(ports.files, options.memoryPath, identity, ports.processId);
+    this.#memory = new HostMemory(hostFiles, options.memoryPath, identity, ports.processId);
     const parts = { directory: this.#directory, tokens: this.#tokens, memory: this.#memory };
     this.#reader = new EpochReader(parts.directory, this.#view, ports.wait);
     this.#taker = this.#view.withMachine((whole) => new EpochTaker(ports, options, whole, parts));
@@ -279,13 +284,16 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
 
   async #commitWaiting(): Promise<void> {
     // Each commit has asked for a turn of its own, and each turn settles at least one: none is left over.
-    const waiting = this.#waiting.splice(0, COMMITS_PER_RECORD_MAX);
-    if (waiting.length === 0) return;
+    const first = this.#waiting.length;
+    if (first === 0) return;
     const notices = this.#untold.splice(0);
+    let waiting: readonly Waiting<State, Event>[] | undefined;
     let round: Round<State, Event> | undefined;
     try {
       const held = await this.#enter(notices);
       try {
+        // With those that have come meanwhile: the state is as new for them.
+        waiting = this.#waiting.splice(0, COMMITS_PER_RECORD_MAX);
         round = this.#decide(held, waiting);
         const position = await (round.events.length === 0
           ? this.#answer(held)
@@ -301,7 +309,8 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       }
     } catch (error) {
       await this.#drop();
-      for (const one of round?.settled.map((each) => each.waiting) ?? waiting) one.reject(error);
+      const failed = round?.settled.map((each) => each.waiting) ?? waiting ?? this.#waiting.splice(0, first);
+      for (const one of failed) one.reject(error);
     }
   }
 
@@ -460,7 +469,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   /** Step 4: the state to the end of the log. */
   async #catchUp(log: OpenLog<State, Event>): Promise<void> {
     const { file, path, replay } = log;
-    await onStorage('fsync', path, () => file.sync());
+    if (this.#options.isLocal !== true) await onStorage('fsync', path, () => file.sync());
     const { bytes, writtenMs } = await onStorage('look at', path, () => file.facts());
     if (bytes < replay.position.offset) {
       throw new XceError('log-rollback', `${path} is shorter than this process has seen it`, {
@@ -468,7 +477,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
         unchanged: UNCHANGED,
       });
     }
-    await onStorage('read', path, () => replay.advance(file));
+    if (bytes > replay.position.offset) await onStorage('read', path, () => replay.advance(file));
     log.skewMs = Math.round(writtenMs) - replay.wallMs;
   }
 
