@@ -36,7 +36,18 @@ const linesOf = (text: string): readonly Line[] =>
 describe('lease dump', () => {
   test('writes a line for everything that the newest epoch holds, and leaves it as it is', async () => {
     await host.must(['lease', 'compact']);
+    expect(linesOf(await host.must(['lease', 'dump', '--epoch', '1', '--json'])).at(-1)).toMatchObject({
+      epoch: 1,
+      event: { kind: 'allocate', job: '01' },
+    });
     await host.must(allocate('2'));
+    // what was replaced is emptied behind the first commit of its successor
+    await expectRefusal(host, {
+      args: 'lease dump --epoch 1',
+      code: 'log-missing',
+      status: 66,
+      says: /emptied/,
+    });
     const before = host.snapshot('/srv');
     const lines = linesOf(await host.must(['lease', 'dump']));
     expect(host.snapshot('/srv')).toEqual(before);
@@ -55,10 +66,6 @@ describe('lease dump', () => {
     expect(lines[4]?.['value']).toMatchObject({ lease: 1, nodes: [{ node: 'n1' }, { node: 'n2' }] });
     expect(lines[5]).toMatchObject({ base: { epoch: 1 }, items: 4 });
     expect(lines[6]).toMatchObject({ event: { kind: 'allocate', job: '2', nodes: ['n1', 'n2'] } });
-    expect(linesOf(await host.must(['lease', 'dump', '--epoch', '1', '--json'])).at(-1)).toMatchObject({
-      epoch: 1,
-      event: { kind: 'allocate', job: '01' },
-    });
   });
 
   test('shows what comes before a record that does not check, then its offset', async () => {
@@ -168,7 +175,6 @@ describe('lease repair', () => {
 
   test('of bytes that do not check refuses, touches nothing, and says what can be done', async () => {
     await host.must(['lease', 'compact']);
-    await host.must(allocate('2'));
     alter(2, flipAt(-9));
     const before = host.snapshot(LOG_DIRECTORY);
     const { next } = await expectRefusal(host, {
