@@ -5,6 +5,7 @@
 import { asXceError, XceError } from '../base/errors.ts';
 import type { ProbeAction, ProbeParty, ProbeProcess, ProbeResult } from './probe-action.ts';
 
+/** In both directions together: a host is the looker in every other one. */
 export const LOOK_ROUNDS = 1000;
 export const PAIR_ROUNDS = 100;
 const ROUNDS_PER_UPDATE = 100;
@@ -276,14 +277,15 @@ class Sight {
   readonly #pair: Pair;
   readonly #tail: string;
   #length = 0;
+  #made = 0;
 
   constructor(pair: Pair) {
     this.#pair = pair;
     this.#tail = `tail.${pair.mark}`;
   }
 
-  #name(round: number): string {
-    return `look.${round}.${this.#pair.mark}`;
+  #name(number: number): string {
+    return `look.${number}.${this.#pair.mark}`;
   }
 
   /** Fills the caches of the looker with what is to become old. */
@@ -295,9 +297,11 @@ class Sight {
     await requireAbsent(looker, this.#name(1));
   }
 
-  async round(round: number): Promise<void> {
+  async round(): Promise<void> {
     const { maker, looker } = this.#pair;
-    const name = this.#name(round);
+    this.#made += 1;
+    const made = this.#made;
+    const name = this.#name(made);
     const text = `${name} was fsynced before it was looked for\n`;
     await must(maker.first, [
       { act: 'append', name: this.#tail, text },
@@ -305,14 +309,14 @@ class Sight {
       { act: 'link', name: `${name}.new`, to: name },
       { act: 'settle', name: `${name}.new` },
       { act: 'sync-directory' },
-      ...(round > 1 ? [{ act: 'remove', name: this.#name(round - 1) } as const] : []),
+      ...(made > 1 ? [{ act: 'remove', name: this.#name(made - 1) } as const] : []),
     ]);
     // The next name is looked for at once, so that the looker has long known that it is not there.
     const [shown, linked, tail, early] = await looker.first.perform([
       { act: 'look', name },
       { act: 'read', name, from: 0 },
       { act: 'read', name: this.#tail, from: this.#length },
-      { act: 'look', name: this.#name(round + 1) },
+      { act: 'look', name: this.#name(made + 1) },
     ]);
     expect(shown?.done === true, `${looker.node} does not see what ${maker.node} has made`);
     expect(linked?.text === name, `${looker.node} cannot read what ${maker.node} has made`);
@@ -371,7 +375,7 @@ export const probeTwoHosts = async (
   const sights = pairs.map((pair) => new Sight(pair));
   for (const sight of sights) await during(LOOK, undefined, () => sight.begin());
   await inRounds(`${LOOK} and ${FRESH_READ}`, LOOK_ROUNDS, update, async (round) => {
-    for (const sight of sights) await sight.round(round);
+    await sights[round % sights.length]?.round();
   });
   // A file that is open at one host and removed by the other would leave its remains on some storage.
   for (const { first, second } of [here, there]) {

@@ -82,23 +82,23 @@ test('storage that keeps its promises passes, and the operator hears how far it 
 });
 
 describe('one stale round is refused, whoever has it:', SLOW, () => {
-  const STALE = blindTo('look.777.a', {});
+  const STALE = blindTo('look.388.a', {});
 
   test('a name that was made and does not show', async () => {
     const refusal = await refusalOf(probeWith(undefined, STALE));
     expect(refusal.code).toBe('storage-unfit');
-    expect(refusal.message).toBe('look and fresh read, round 777: ctl2 does not see what ctl1 has made');
-    expect(refusal.facts.detail).toMatchObject({ round: 777 });
+    expect(refusal.message).toBe('look and fresh read, round 776: ctl2 does not see what ctl1 has made');
+    expect(refusal.facts.detail).toMatchObject({ round: 776 });
   });
 
   test('the same at the host that asks', async () => {
-    const refusal = await refusalOf(probeWith(blindTo('look.1000.b', {})));
-    expect(refusal.message).toBe('look and fresh read, round 1000: ctl1 does not see what ctl2 has made');
+    const refusal = await refusalOf(probeWith(blindTo('look.500.b', {})));
+    expect(refusal.message).toBe('look and fresh read, round 999: ctl1 does not see what ctl2 has made');
   });
 
   test('a name that a listing shows and that cannot be opened', async () => {
     const refusal = await refusalOf(probeWith(undefined, blindTo('look.5.a', { inListing: false })));
-    expect(refusal.message).toBe('look and fresh read, round 5: ctl2 cannot read what ctl1 has made');
+    expect(refusal.message).toBe('look and fresh read, round 10: ctl2 cannot read what ctl1 has made');
   });
 
   test('a name that only opening shows is seen', async () => {
@@ -197,7 +197,7 @@ test('an error counts as a broken promise, and names it', SLOW, async () => {
   });
   const refusal = await refusalOf(probeWith(undefined, broken));
   expect(refusal.code).toBe('storage-unfit');
-  expect(refusal.message).toMatch(/^look and fresh read, round 12: link look\.12\.b\.new: ESTALE$/);
+  expect(refusal.message).toMatch(/^look and fresh read, round 23: link look\.12\.b\.new: ESTALE$/);
 });
 
 test('a host that gives no answer is refused with the code of the transport, in the round it was lost', async () => {
