@@ -22,8 +22,15 @@ export type CertifiedPeer = CertificateNames & {
 const refuse = (reason: string, text: string): XceError =>
   new XceError('tls', `the certificate of the peer is refused: ${text}`, { detail: { reason } });
 
-/** The server's view of a client, after the handshake. Throws 'tls' (detail: reason). */
-export const certifyClient = (socket: TLSSocket, cluster: string): CertifiedPeer => {
+/**
+ * The server's view of a client, after the handshake. `revoked` are serial numbers of which the handshake may not have
+ * known yet when it began. Throws 'tls' (detail: reason).
+ */
+export const certifyClient = (
+  socket: TLSSocket,
+  cluster: string,
+  revoked: ReadonlySet<string>,
+): CertifiedPeer => {
   const certificate = socket.getPeerX509Certificate();
   if (certificate === undefined) throw refuse('MISSING', 'it shows none');
   if (!socket.authorized) {
@@ -34,7 +41,9 @@ export const certifyClient = (socket: TLSSocket, cluster: string): CertifiedPeer
   if ('refused' in names) throw refuse('NAMES', names.refused);
   if (names.cluster !== cluster) throw refuse('CLUSTER', 'it is of another cluster');
   const { validTo, serialNumber } = certificate;
-  return { ...names, notAfterMs: Date.parse(validTo), serial: normalSerial(serialNumber) };
+  const serial = normalSerial(serialNumber);
+  if (revoked.has(serial)) throw refuse('CERT_REVOKED', 'it was revoked');
+  return { ...names, notAfterMs: Date.parse(validTo), serial };
 };
 
 /** The client's view of a server: what is wrong with its certificate, or nothing. */

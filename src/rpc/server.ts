@@ -381,6 +381,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
   return {
     async listenTls(place: TcpPlace, identity: Identity) {
       const served = new Set<Served>();
+      let revoked: ReadonlySet<string> = new Set();
       const listener = await listenTls(place, identity, {
         connectionsMax: LIMITS.connectionsMax,
         handshakeMs: times.handshakeMs,
@@ -391,7 +392,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
             () => addressOf(socket),
             served,
             () => {
-              const certified = certifyClient(socket, identity.cluster);
+              const certified = certifyClient(socket, identity.cluster, revoked);
               return {
                 peer: { kind: 'certificate', role: certified.role, node: certified.node },
                 bounds: TRUSTED_BOUNDS,
@@ -413,8 +414,9 @@ export const createServer = (options: ServerOptions): RpcServer => {
       return {
         ...track({ listener, served }),
         port: listener.port,
-        renew(renewed, revoked) {
+        renew(renewed, revokedNow) {
           listener.renew(renewed);
+          revoked = revokedNow;
           for (const each of served) if (each.serial !== undefined && revoked.has(each.serial)) cut(each);
         },
       };

@@ -1,6 +1,7 @@
 import { spawn } from 'node:child_process';
-import { once } from 'node:events';
+import { EventEmitter, once } from 'node:events';
 import { connect as connectHttp2 } from 'node:http2';
+import { type AddressInfo, connect as connectTcp, createServer as createTcpServer } from 'node:net';
 import { type ConnectionOptions, connect, type TLSSocket } from 'node:tls';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { XceError } from '../../../src/base/errors.ts';
@@ -333,5 +334,34 @@ describe('a server whose certificates are renewed', () => {
     expect(Date.parse(shown.getPeerCertificate().valid_to)).toBe(renewed.notAfterMs);
     shown.destroy();
     friend.close();
+  });
+
+  test('refuses who is revoked while the handshake is under way', async () => {
+    const listening = await running.server.listenTls({ address: '127.0.0.1', port: 0 }, worker);
+    const slow = await site.identity('operator', 'slow');
+    // Lets the client's first words through, and its certificate only when it is told to.
+    const gate = new EventEmitter();
+    const released = once(gate, 'release');
+    const answered = once(gate, 'answer');
+    const between = createTcpServer(async (client) => {
+      const server = connectTcp(listening.port, '127.0.0.1');
+      server.pipe(client);
+      server.once('data', () => gate.emit('answer'));
+      const [hello] = await once(client, 'data');
+      client.pause();
+      server.write(hello);
+      await released;
+      client.pipe(server);
+    });
+    between.listen(0, '127.0.0.1');
+    await once(between, 'listening');
+    const { port: toPort } = between.address() as AddressInfo;
+    const refused = refusalOf(connectWith(slow, toPort));
+    await answered;
+    const { pem, serials } = await site.revoke('slow');
+    listening.renew({ ...worker, revocationsPem: pem }, serials);
+    gate.emit('release');
+    expect(await refused).toMatchObject({ code: 'tls', facts: { detail: { reason: 'CERT_REVOKED' } } });
+    between.close();
   });
 });
