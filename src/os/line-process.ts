@@ -6,7 +6,10 @@ import { CHILD_ENV } from './spawn.ts';
 
 export type LineProcess = {
   readonly pid: number;
-  /** One line, one answer; one at a time. Throws XceError 'os' when the program has ended or the deadline has passed. */
+  /**
+   * One line, one answer; one at a time. Throws XceError 'os' when the program has ended, and kills it when its answer
+   * is late or too long: it must not be taken for the answer to another line.
+   */
   ask(line: string, timeoutMs: number): Promise<string>;
   /** By SIGKILL; resolves when it is gone. Idempotent. */
   kill(): Promise<void>;
@@ -14,7 +17,7 @@ export type LineProcess = {
 
 const LINE_BYTES_MAX = 1 << 20;
 
-/** Cuts a stream into lines; each goes to whoever asked last. */
+/** Cuts a stream into lines; each goes to who asks. */
 class Answers {
   #rest = '';
   #settle: ((line: string | undefined) => void) | undefined;
@@ -68,9 +71,9 @@ export const startLineProcess = async (argv: readonly [string, ...string[]]): Pr
   });
   const ended = new Promise<void>((resolve) => child.once('close', () => resolve()));
   const answers = new Answers();
-  let isGone = false;
+  let isOver = false;
   child.once('close', () => {
-    isGone = true;
+    isOver = true;
     answers.finish();
   });
   // That nobody reads is told by the end of the program.
@@ -82,7 +85,7 @@ export const startLineProcess = async (argv: readonly [string, ...string[]]): Pr
     pid,
     ask: async (line, timeoutMs) => {
       const answer = answers.next();
-      if (isGone) answers.finish();
+      if (isOver) answers.finish();
       else child.stdin.write(`${line}\n`);
       let timer: NodeJS.Timeout | undefined;
       const late = new Promise<undefined>((resolve) => {
@@ -91,10 +94,13 @@ export const startLineProcess = async (argv: readonly [string, ...string[]]): Pr
       const text = await Promise.race([answer, late]);
       clearTimeout(timer);
       if (text !== undefined) return text;
-      throw new XceError('os', `process ${pid} of ours ${isGone ? 'has ended' : 'gives no answer'}`);
+      const error = new XceError('os', `process ${pid} of ours ${isOver ? 'has ended' : 'gives no answer'}`);
+      isOver = true;
+      child.kill('SIGKILL');
+      throw error;
     },
     kill: async () => {
-      if (!isGone) child.kill('SIGKILL');
+      child.kill('SIGKILL');
       await ended;
     },
   };

@@ -33,6 +33,15 @@ describe('a process that answers lines', () => {
     await hangs.kill();
   });
 
+  test('is killed when an answer is late or too long: no later question gets it', async () => {
+    const late = await startLineProcess(['/bin/sh', '-c', 'read a; sleep 0.2; echo $a; read b; echo $b']);
+    expect(await refusalOf(late.ask('one', 50))).toContain('gives no answer');
+    expect(await refusalOf(late.ask('two', SECOND_MS))).toContain('has ended');
+    const endless = await startLineProcess(['/bin/sh', '-c', 'read a; exec tr "\\n" . </dev/zero']);
+    expect(await refusalOf(endless.ask('one', SECOND_MS))).toContain('gives no answer');
+    expect(await refusalOf(endless.ask('two', SECOND_MS))).toContain('has ended');
+  });
+
   test('that is not there cannot be started', async () => {
     expect(await refusalOf(startLineProcess(['/no/such/program']))).toMatch(/^os: cannot start .*ENOENT/);
   });
