@@ -31,7 +31,6 @@ export class EpochDirectory {
   readonly #files: LogFiles;
   readonly #storage: StoragePort;
   #facts: StorageFacts | undefined;
-  #admitted: StorageFacts | undefined;
 
   constructor(
     files: LogFiles,
@@ -175,10 +174,9 @@ export class EpochDirectory {
     return this.#facts;
   }
 
-  /** The same for whoever is to write. */
+  /** The same for whoever is to write, as it is now: a mount can change while a process runs. */
   async admit(): Promise<StorageFacts> {
-    this.#admitted ??= await this.#storage.admit(this.path);
-    return this.#admitted;
+    return await this.#storage.admit(this.path);
   }
 
   /** A copy of the log on other storage is another log, whatever stands in it. */

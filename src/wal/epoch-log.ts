@@ -323,7 +323,8 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       const epoch = this.#open?.epoch ?? (await this.#directory.newest());
       const header = this.#open?.header ?? (await this.#ownHeader(epoch));
       if (header === undefined) continue;
-      await this.#directory.admit();
+      // A log that is open lies on the mount that let it in.
+      if (this.#open === undefined) await this.#directory.admit();
       const token = await this.#tokens.lockOwn(epoch, deadlineMs);
       if (token === undefined) {
         if (!(await this.#isOver(epoch))) throw this.#fenced(epoch, header);

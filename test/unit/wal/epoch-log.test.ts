@@ -784,6 +784,27 @@ describe('on storage that lets no writer in', () => {
   });
 });
 
+test('storage that lets in no more is asked whenever a process opens its log, or takes an epoch', async () => {
+  const { world } = await withGrants('one');
+  const ports = world.portsOf('a');
+  let isFit = true;
+  const admit: typeof ports.storage.admit = async (directory) => {
+    if (isFit) return await ports.storage.admit(directory);
+    throw new XceError('storage-unfit', 'it is not mounted as it was when this host probed it');
+  };
+  const log = new EpochLog(
+    { ...ports, storage: { ...ports.storage, admit } },
+    world.optionsOf('a'),
+    grantMachine,
+  );
+  await log.commit((state) => decideGrant(state, 'two'));
+  isFit = false;
+  expect(await codeOf(log.takeover())).toBe('storage-unfit');
+  expect(await codeOf(log.commit((state) => decideGrant(state, 'three')))).toBe('storage-unfit');
+  isFit = true;
+  await log.commit((state) => decideGrant(state, 'three'));
+});
+
 test('who takes an epoch removes what probes left that were killed long ago', async () => {
   const { world, owner } = await withGrants('one');
   const left = '/log/.xce-probe-00000000000000aa.tail.a';
