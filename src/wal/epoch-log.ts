@@ -309,6 +309,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       }
     } catch (error) {
       await this.#drop();
+      this.#untold.unshift(...notices);
       const failed = round?.settled.map((each) => each.waiting) ?? waiting ?? this.#waiting.splice(0, first);
       for (const one of failed) one.reject(error);
     }

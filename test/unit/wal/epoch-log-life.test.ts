@@ -135,6 +135,17 @@ describe('what was replaced', () => {
     expect(sizesOf(world).slice(0, 2)).toEqual([0, 0]);
   });
 
+  test('and could not be emptied is told, though the next commit fails', async () => {
+    const { world, owner } = await withTwo();
+    owner.process.plan = ({ call }) => (call === 'empty' ? { kind: 'fail', errno: 'EIO' } : GO);
+    await owner.grant('two');
+    // Has its turn when what goes on behind the commit is over.
+    await owner.log.read();
+    owner.process.plan = ({ call }) => (call === 'tryLock' ? { kind: 'fail', errno: 'EIO' } : GO);
+    await expect(owner.grant('three')).rejects.toMatchObject({ code: 'log-io' });
+    expect(await owner.log.close()).toMatchObject([{ kind: 'not-emptied', path: world.epochPath(1) }]);
+  });
+
   test('is not taken for a rollback by who has seen it, or has it open', async () => {
     const { world, owner } = await withTwo();
     const late = world.controller('a');
