@@ -45,12 +45,14 @@ export const linkFailure = (path: string, error: unknown): XceError =>
       })
     : storageFailure('create', path, error);
 
-/** Throws the system's error, but not for a name that is gone already. */
-export const unlinkIfThere = async (files: LogFiles, path: string): Promise<void> => {
+/** Whether there was such a name. Throws the system's error, but not for a name that is gone already. */
+export const unlinkIfThere = async (files: LogFiles, path: string): Promise<boolean> => {
   try {
     await files.unlink(path);
+    return true;
   } catch (error) {
-    if (errnoOf(error) !== 'ENOENT') throw error;
+    if (errnoOf(error) === 'ENOENT') return false;
+    throw error;
   }
 };
 

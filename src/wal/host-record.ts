@@ -149,6 +149,14 @@ export class HostRecordFile {
     }
   }
 
+  /** For storage that has been shown not to keep a promise: what another probe had shown counts no more. */
+  async remove(): Promise<void> {
+    await onStorage('remove', this.#path, async () => {
+      if (!(await unlinkIfThere(this.#files, this.#path))) return;
+      await this.#files.syncDirectory(dirname(this.#path));
+    });
+  }
+
   /** As one step that survives a crash. */
   async write(record: Omit<HostRecord, keyof LogIdentity>): Promise<void> {
     const text = `${JSON.stringify({ format: 1, ...this.#identity, ...record }, null, 2)}\n`;

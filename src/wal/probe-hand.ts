@@ -18,17 +18,6 @@ const LOCK_PAUSE_MS = 20;
 
 const answer = (done: boolean, text: string | null = null): ProbeResult => ({ done, text });
 
-/** Whether the call went through; false when it failed with that errno. */
-const unless = async (errno: string, call: Promise<unknown>): Promise<boolean> => {
-  try {
-    await call;
-    return true;
-  } catch (error) {
-    if (errnoOf(error) === errno) return false;
-    throw error;
-  }
-};
-
 /** What stands in a file between two offsets, or to the end that comes first. */
 const readText = async (file: LogFile, from: number, end: number): Promise<string> => {
   const room = Math.max(0, Math.min(end - from, LIMITS.probeTextBytesMax));
@@ -92,12 +81,12 @@ export class ProbeHand implements ProbeProcess {
       case 'create':
         return answer(await this.#create(action.name, action.text));
       case 'link':
-        return answer(await unless('EEXIST', files.link(this.#path(action.name), this.#path(action.to))));
+        return answer(await this.#link(action.name, action.to));
       case 'rename':
         await files.rename(this.#path(action.name), this.#path(action.to));
         return answer(true);
       case 'remove':
-        return answer(await unless('ENOENT', files.unlink(this.#path(action.name))));
+        return answer(await unlinkIfThere(files, this.#path(action.name)));
       case 'settle':
         await settleNames(this.#ports, this.#directory, this.#path(action.name));
         return answer(true);
@@ -152,6 +141,16 @@ export class ProbeHand implements ProbeProcess {
       await file.close();
     }
     return true;
+  }
+
+  async #link(name: string, to: string): Promise<boolean> {
+    try {
+      await this.#ports.files.link(this.#path(name), this.#path(to));
+      return true;
+    } catch (error) {
+      if (errnoOf(error) === 'EEXIST') return false;
+      throw error;
+    }
   }
 
   async #look(name: string): Promise<boolean> {

@@ -89,6 +89,7 @@ export type StoragePorts = {
   readonly record: {
     read(): Promise<HostRecord | undefined>;
     write(record: Omit<HostRecord, 'cluster' | 'instance'>): Promise<void>;
+    remove(): Promise<void>;
   };
 };
 
@@ -97,7 +98,10 @@ export type ControllerStorage = StoragePort & {
   readonly kind: 'shared' | 'local';
   /** The mount, where nothing that one host can tell speaks against it. */
   inspect(directory: string): Promise<MountView>;
-  /** Runs a probe with this host as a party; its files are removed whatever happens. Failures come out as refusals. */
+  /**
+   * Runs a probe with this host as a party; its files are removed whatever happens. Failures come out as refusals, and
+   * one of the storage takes back what an earlier probe had shown: this host must write no more.
+   */
   withParty<T>(
     probe: { readonly directory: string; readonly id: string; readonly node: string },
     work: (party: LocalParty) => Promise<T>,
@@ -185,7 +189,7 @@ export const createStorage = (ports: StoragePorts, kind: 'shared' | 'local'): Co
   };
 
   /** What came of a probe that failed, said as a refusal of the storage; what is another's code stays. */
-  const refusal = (directory: string, error: unknown): unknown => {
+  const refusal = (directory: string, error: unknown): XceError => {
     if (!(error instanceof XceError)) return unfit(directory, reasonOf(error), { cause: error });
     const { code, message, facts } = error;
     if (code === 'storage-unfit') return unfit(directory, message, { cause: error });
@@ -206,7 +210,9 @@ export const createStorage = (ports: StoragePorts, kind: 'shared' | 'local'): Co
       if (tidied.status === 'rejected') throw tidied.reason;
       return outcome.value;
     } catch (error) {
-      throw refusal(directory, error);
+      const refused = refusal(directory, error);
+      if (kind === 'shared' && refused.code === 'storage-unfit') await ports.record.remove();
+      throw refused;
     }
   };
 

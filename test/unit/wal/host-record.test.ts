@@ -31,6 +31,17 @@ describe('the record of a host', () => {
     expect(disk.pathsBelow('/state')).toEqual([PATH]);
   });
 
+  test('is gone when it was removed, which it may be twice', async () => {
+    const disk = new SimulatedDisk();
+    const file = fileOn(disk);
+    await file.remove();
+    await file.write(RECORD);
+    await file.remove();
+    await file.remove();
+    expect(await file.read()).toBeUndefined();
+    expect(disk.pathsBelow('/state')).toEqual([]);
+  });
+
   test('is the old or the new one whatever fails while it is written', async () => {
     for (let failing = 0; ; failing++) {
       const disk = new SimulatedDisk();

@@ -84,6 +84,9 @@ const portsOf = (disk: SimulatedDisk, plan: Plan = () => GO, changes: Partial<St
       write: async (record) => {
         kept = { cluster: 'c', instance: 'main', ...record };
       },
+      remove: async () => {
+        kept = undefined;
+      },
     },
     ...changes,
   };
@@ -307,6 +310,20 @@ describe('a writer on shared storage', () => {
       superOptions: ['rw', 'local_lock=none', 'vers=4.2', 'addr=10.0.0.2', 'clientaddr=10.0.0.9'],
     });
     await expect(storage.admit('/log')).resolves.toMatchObject({ type: 'nfs4' });
+  });
+
+  test.each([
+    ['is refused again when a later probe has shown a promise that is not kept', 'storage-unfit', false],
+    ['is still let in when a later probe has shown nothing', 'timeout', true],
+  ] as const)('%s', async (_, code, isLetIn) => {
+    const { storage } = setUp();
+    await storage.keep(NFS, KEPT);
+    const later = storage.withParty({ directory: '/log', id: '0f'.repeat(8), node: 'ctl1' }, async () => {
+      throw new XceError(code, 'look, round 7');
+    });
+    expect(await refusalOf(later)).toMatchObject({ code, message: expect.stringContaining('look, round 7') });
+    const [admitted] = await Promise.allSettled([storage.admit('/log')]);
+    expect(admitted?.status === 'fulfilled').toBe(isLetIn);
   });
 
   test('of storage of this host alone needs no probe with another', async () => {
