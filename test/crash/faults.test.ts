@@ -1,31 +1,30 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { bundleProgram } from '../support/bundle.ts';
 import { mustRun } from '../support/cluster/process.ts';
 import { compileShim } from '../support/shim.ts';
 import type { Report } from './faults/report.ts';
 
 let root = '';
-let program = '';
 let shim = '';
-beforeAll(async () => {
+beforeAll(() => {
   root = mkdtempSync(join(tmpdir(), 'xce-faults-'));
-  program = await bundleProgram(new URL('./faults/process.ts', import.meta.url), root);
   shim = compileShim(root);
 });
 afterAll(() => {
   rmSync(root, { recursive: true, force: true });
 });
 
+const PROGRAM = fileURLToPath(new URL('./faults/process.ts', import.meta.url));
 const FAULTS_MS_MAX = 280_000;
 
 const runOperation = async (name: string): Promise<Report> => {
   // In memory: what is asked here is what the program makes of an answer, and not what the disk does.
   const scratch = mkdtempSync('/dev/shm/xce-faults-');
   try {
-    const { stdout } = await mustRun([process.execPath, program, shim, scratch, name], {
+    const { stdout } = await mustRun([process.execPath, '--import', 'tsx', PROGRAM, shim, scratch, name], {
       env: { PATH: process.env['PATH'], LD_PRELOAD: shim },
       timeoutMs: FAULTS_MS_MAX,
     });
