@@ -4,6 +4,7 @@ import { LeaseStore, type LeaseStoreSettings } from '../../src/lease/store.ts';
 import { bootClock } from '../../src/os/boot-clock.ts';
 import { readBootId } from '../../src/os/clock.ts';
 import type { LogFiles } from '../../src/os/log-files.ts';
+import type { StoragePort } from '../../src/wal/storage.ts';
 import { IDENTITY, openLogAt, type RealPlace } from './real-log.ts';
 
 export type Timeouts = { readonly lockTimeoutMs: number; readonly holdTimeoutMs: number };
@@ -12,8 +13,13 @@ export type Pool = LeaseStoreSettings['pool'];
 export const LEASE_TTL_MS = 600_000;
 
 /** Leases on a real log, as a process of its host opens them. The name service knows no uid of the pool. */
-export const openRealStore = (place: RealPlace, pool: Pool, timeouts: Timeouts, files?: LogFiles) => {
-  const log = openLogAt(place, leaseMachine, timeouts, undefined, files);
+export const openRealStore = (
+  place: RealPlace,
+  pool: Pool,
+  timeouts: Timeouts,
+  { port, files }: { readonly port?: StoragePort; readonly files?: LogFiles } = {},
+) => {
+  const log = openLogAt(place, leaseMachine, timeouts, port, files);
   const store = new LeaseStore(
     {
       log,

@@ -47,6 +47,11 @@ const WORKSPACE = { storage: 'scratch', path: '/scratch' };
 
 type Controller = ReturnType<typeof openRealStore>;
 const open = (place: RealPlace): Controller => openRealStore(place, POOL, TIMEOUTS);
+
+/** The storage as a probe has found it: a thousand looks of two processes are too many for every call. */
+const facts = async () => ({ type: 'tmpfs', source: 'tmpfs', path: scratch });
+const openToInit = (place: RealPlace): Controller =>
+  openRealStore(place, POOL, TIMEOUTS, { port: { look: facts, admit: facts, probe: facts } });
 const refOf = (job: string) => ({ job: job as JobId, attempt: 0 as Attempt });
 
 const allocate = async ({ store }: Controller, job: string): Promise<number> => {
@@ -159,7 +164,9 @@ const findUnusable = async (): Promise<readonly string[]> => {
   const next = open(localPlace(root, operation.host));
   let code = await codeOf(() => allocate(next, 'after'));
   if (code === 'log-missing' && !operation.onLog) {
-    await next.log.init();
+    const again = openToInit(localPlace(root, operation.host));
+    await again.log.init();
+    await again.log.close();
     code = await codeOf(() => allocate(next, 'after'));
   } else if (code === 'log-fenced') {
     await next.log.takeover();
@@ -207,7 +214,8 @@ const report: Report = { calls: 0, faults: 0, codes: {}, problems: [] };
 const runWith = async (at: number, { calls, mode, errno }: Fault): Promise<number> => {
   rmSync(root, { recursive: true, force: true });
   cpSync(template, root, { recursive: true });
-  const controller = open(localPlace(root, operation.host));
+  const place = localPlace(root, operation.host);
+  const controller = operation.onLog ? open(place) : openToInit(place);
   arm(at, calls, mode, ERRNO[errno as ErrnoName]);
   watch(root);
   const code = await codeOf(() => operation.run(controller));

@@ -28,7 +28,7 @@ const NODES = ['n1', 'n2'] as NodeName[];
 const bindings = NODES.map((node) => ({ node, workerKey: hexOfPublicKey(key), bootId }));
 const WORKSPACE = { storage: 'scratch', path: '/scratch/xce' };
 
-const { log, store } = openRealStore(task.place, task.pool, task.timeouts, keepingFiles);
+const { log, store } = openRealStore(task.place, task.pool, task.timeouts, { files: keepingFiles });
 
 // -- what it is told ---------------------------------------------------------------------------------------------
 
