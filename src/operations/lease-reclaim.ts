@@ -24,13 +24,16 @@ const findOperator = async (context: Context): Promise<string> => {
   return account === undefined ? `uid ${uid}` : `${account.name} (uid ${uid})`;
 };
 
-/** A node that answers as the very boot that the lease was bound to is anything but fenced off. */
+/**
+ * A node that answers in the very boot that the lease was bound to is anything but fenced off, whatever the key of its
+ * worker is by now.
+ */
 const requireGone = async (context: Context, lease: LeaseView, name: NodeName): Promise<void> => {
   const known = lease.nodes.find(({ node }) => node === name);
   if (known?.bootId == null) return;
   const { bindings } = await challengeNodes(context, [name], 'hello');
   const [answer] = bindings;
-  if (answer?.bootId !== known.bootId || answer.workerKey !== known.workerKey) return;
+  if (answer?.bootId !== known.bootId) return;
   throw new XceError('lease-state', `${name} answers, in the boot that lease ${lease.lease} is bound to`, {
     at: name,
     unchanged: 'nothing was written to the lease log',

@@ -29,9 +29,13 @@ const setUpLost = async () => {
   return { ...scene, keyOf };
 };
 
-test('a node that answers in the boot of the lease is not gone', async () => {
+test.each([
+  ['with the key of then', true],
+  ['with another key', false],
+])('a node that answers in the boot of the lease, %s, is not gone', async (_, isKeyOfThen) => {
   const { context, leases, journal, at, keyOf } = await setUpLost();
-  at('n2').on('challenge', () => ({ ...at('n2').challenge(), workerKey: keyOf.get(at('n2').node)?.hex }));
+  const workerKey = isKeyOfThen ? keyOf.get(at('n2').node)?.hex : makeWorker('boot-1').hex;
+  at('n2').on('challenge', () => ({ ...at('n2').challenge(), workerKey }));
   journal.length = 0;
   const error = await errorOf(reclaimNode(context, word));
   expect(error).toMatchObject({ code: 'lease-state', exitStatus: 77 });
@@ -47,7 +51,8 @@ test('a node that answers in another boot, or does not answer, is reclaimed with
     status: 'quarantined',
     quarantine: { code: 'reclaimed', node: 'n2', text: 'power supply burnt' },
   });
-  const { context: other } = await setUpLost();
+  const { context: other, at: otherAt } = await setUpLost();
+  otherAt('n2').on('challenge', () => ({ ...otherAt('n2').challenge(), bootId: 'boot-2' }));
   const view = await reclaimNode(other, { ...word, by: undefined });
   expect(view.nodes[1]?.reclaim?.by).toMatch(/^(root|.* \(uid [0-9]+\)|uid [0-9]+)$/);
 });
