@@ -189,6 +189,24 @@ const renewIdentity = (settings: Settings, holder: IdentityHolder, listening: Tl
   });
 };
 
+/** Remembers a SIGHUP that comes before there is somebody to deal with it. */
+class HangUps {
+  #react: (() => void) | undefined;
+  #isOpen = false;
+
+  constructor() {
+    process.on('SIGHUP', () => {
+      if (this.#react === undefined) this.#isOpen = true;
+      else this.#react();
+    });
+  }
+
+  attend(react: () => void): void {
+    this.#react = react;
+    if (this.#isOpen) react();
+  }
+}
+
 /** Resolves with the name of the signal that asks the worker to end. */
 const untilTold = (): Promise<string> =>
   new Promise((resolve) => {
@@ -214,6 +232,7 @@ const run = async (configPath: string | undefined): Promise<void> => {
   if (process.geteuid?.() !== 0) throw new XceError('not-root', 'the worker must run as root');
   process.umask(0o077);
   const told = untilTold();
+  const hangUps = new HangUps();
   process.on('unhandledRejection', (error) =>
     report({ level: 'fault', message: `bug: ${error instanceof Error ? error.stack : String(error)}` }),
   );
@@ -232,7 +251,7 @@ const run = async (configPath: string | undefined): Promise<void> => {
   const { server, supervisor } = assemble(settings, holder, backend);
   await supervisor.reconcile();
   const listening = await listen(server, settings, identity);
-  process.on('SIGHUP', () => {
+  hangUps.attend(() => {
     try {
       renewIdentity(settings, holder, listening);
     } catch (error) {
