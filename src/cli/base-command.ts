@@ -35,6 +35,21 @@ export abstract class BaseCommand extends Command {
     await showResult(flags.json, result, render);
   }
 
+  /**
+   * Shows a result that may be an error as well, for which `require` throws. With --json the error is the one document,
+   * and what was found stands in it.
+   */
+  protected async showRequired<T>(
+    flags: { json: boolean },
+    result: T,
+    render: (result: T) => string,
+    require: (result: T) => void,
+  ): Promise<void> {
+    if (!flags.json) await this.show(flags, result, render);
+    require(result);
+    if (flags.json) await this.show(flags, result, render);
+  }
+
   /** Errors are shown by main.ts alone, so that the exit status never depends on --json. */
   override async catch(error: Error): Promise<never> {
     throw error;

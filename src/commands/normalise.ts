@@ -20,10 +20,7 @@ export default class Normalise extends BaseCommand {
     await this.withContext(flags, async (context) => {
       const mode = flags.plan ? 'plan' : flags.verify ? 'verify' : 'apply';
       const result = await normaliseLease(context, toSelection(flags), mode);
-      // With --json the report of a walk that is not complete stands in the error: one document.
-      if (!flags.json) await this.show(flags, result, renderNormalised);
-      requireComplete(result);
-      if (flags.json) await this.show(flags, result, renderNormalised);
+      await this.showRequired(flags, result, renderNormalised, requireComplete);
     });
   }
 }

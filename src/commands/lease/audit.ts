@@ -11,10 +11,7 @@ export default class LeaseAudit extends BaseCommand {
     const { flags } = await this.parse(LeaseAudit);
     await this.withContext(flags, async (context) => {
       const result = await auditUids(context);
-      // With --json what was found stands in the error: one document.
-      if (!flags.json) await this.show(flags, result, renderAudit);
-      requireClean(result);
-      if (flags.json) await this.show(flags, result, renderAudit);
+      await this.showRequired(flags, result, renderAudit, requireClean);
     });
   }
 }

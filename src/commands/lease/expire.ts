@@ -18,10 +18,7 @@ export default class LeaseExpire extends BaseCommand {
     const { flags } = await this.parse(LeaseExpire);
     await this.withContext(flags, async (context) => {
       const result = await expireLeases(context, flags.all ? 'all' : toSelection(flags));
-      // With --json what is in doubt stands in the error: one document.
-      if (!flags.json) await this.show(flags, result, renderExpired);
-      requireSure(result);
-      if (flags.json) await this.show(flags, result, renderExpired);
+      await this.showRequired(flags, result, renderExpired, requireSure);
     });
   }
 }

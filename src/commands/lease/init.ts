@@ -7,7 +7,7 @@ export default class LeaseInit extends BaseCommand {
   static override summary = 'Create the lease log of this cluster and instance.';
   static override description =
     'Done once. Refused where anything of an earlier log is found, and on storage that does not keep what the log needs.';
-  static override examples = ['xce-sandbox lease init --peer ctl2'];
+  static override examples = ['<%= config.bin %> lease init --peer ctl2'];
 
   static override flags = {
     peer: peerFlag({

@@ -8,7 +8,10 @@ export default class LeaseProbe extends BaseCommand {
   static override summary = 'Try whether storage keeps the promises of the lease log.';
   static override description =
     'Shared storage is tried by two controllers: --listen on one of them, then --peer on the other. Both write down what they have seen.';
-  static override examples = ['xce-sandbox lease probe --listen', 'xce-sandbox lease probe --peer ctl2'];
+  static override examples = [
+    '<%= config.bin %> lease probe --listen',
+    '<%= config.bin %> lease probe --peer ctl2',
+  ];
 
   static override flags = {
     listen: Flags.boolean({
