@@ -21,7 +21,7 @@ import type { EventOf, LeaseEvent, LeaseRoot, LeaseWorkspace, Submitter } from '
 import { isFree, listCandidates } from './pool.ts';
 import { commandFor, nameLease } from './reference.ts';
 import { accept, type Refusal, refuse, type Verdict } from './refusal.ts';
-import { type JobState, type Lease, newLease } from './state.ts';
+import { type Lease, type LeaseState, newLease } from './state.ts';
 import { beginTerm, remainingMs } from './term.ts';
 import { type LeaseView, viewLease } from './view.ts';
 
@@ -141,7 +141,7 @@ const repeat = (lease: Lease, request: AllocateRequest, facts: RuleFacts): Lease
 };
 
 /** Why an attempt without a living lease may not get one. */
-const checkNotEnded = (state: JobState, request: AllocateRequest): Verdict<undefined> => {
+const checkNotEnded = (state: LeaseState, request: AllocateRequest): Verdict<undefined> => {
   const ended = state.ended.ofJob(request.job);
   if (ended.some((one) => isSameRun(one, request)))
     return refuse('lease-ended', `attempt ${request.attempt} of job ${request.job} has ended`, {
@@ -158,7 +158,7 @@ const checkNotEnded = (state: JobState, request: AllocateRequest): Verdict<undef
       );
 };
 
-const exhausted = (state: JobState, pool: IdRange, present: number): Refusal => {
+const exhausted = (state: LeaseState, pool: IdRange, present: number): Refusal => {
   const size = pool.last - pool.first + 1;
   const quarantined = [...state.byUid.values()].filter(
     (lease) => lease.status === 'quarantined' && isInRange(lease.uid, pool),
@@ -174,7 +174,7 @@ const exhausted = (state: JobState, pool: IdRange, present: number): Refusal => 
  * refused request writes nothing, not even for the attempt it would have followed.
  */
 export const decideAllocate = (
-  state: JobState,
+  state: LeaseState,
   facts: RuleFacts,
   request: AllocateRequest,
   proven: ProvenUids,

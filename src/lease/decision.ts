@@ -4,7 +4,7 @@ import { LIMITS } from '../base/limits.ts';
 import type { Decision } from '../wal/log.ts';
 import type { LeaseEvent } from './event.ts';
 import { accept, refuse, type Verdict } from './refusal.ts';
-import type { JobState } from './state.ts';
+import type { JobState, LeaseState } from './state.ts';
 import type { Now } from './term.ts';
 
 /** What a rule may know beside the state and the request. */
@@ -30,7 +30,7 @@ export const checkTtl = (ttlMs: number): Verdict<undefined> =>
     : refuse('usage', `a lease lasts from ${LIMITS.ttlMsMin} to ${LIMITS.ttlMsMax} ms, not ${ttlMs}`);
 
 /** Refused with 'node-withheld' while some lease waits for one of the nodes to certify after a reclaim. */
-export const checkNotWithheld = (state: JobState, nodes: Iterable<NodeName>): Verdict<undefined> => {
+export const checkNotWithheld = (state: LeaseState, nodes: Iterable<NodeName>): Verdict<undefined> => {
   if (state.withheld.size === 0) return accept(undefined);
   for (const node of nodes) {
     const lease = state.withheld.holderOf(node);

@@ -2,16 +2,20 @@
 import { XceError } from '../base/errors.ts';
 import type { Uid } from '../base/ids.ts';
 import type { NameService } from '../os/name-service.ts';
-import type { Committed, LogNotice } from '../wal/log.ts';
+import type { Committed, LeaseLog, LogNotice } from '../wal/log.ts';
 import { type AllocateRequest, type Allocation, decideAllocate } from './allocate.ts';
+import type { LeaseEvent } from './event.ts';
 import { lookUpCandidates } from './pool.ts';
 import type { LeaseRef } from './reference.ts';
 import { commitRule, guessRule, type Rule, type RulePorts, type RuleSettings } from './rule-commit.ts';
 import { decideRenew } from './rules.ts';
-import type { JobState } from './state.ts';
+import type { JobState, LeaseState } from './state.ts';
 import type { LeaseView } from './view.ts';
 
-export type JobLeasesPorts = RulePorts<JobState> & { readonly nameService: NameService };
+export type JobLeasesPorts = RulePorts<LeaseState> & {
+  readonly log: Pick<LeaseLog<LeaseState, LeaseEvent>, 'guess'>;
+  readonly nameService: NameService;
+};
 
 export type Allocated = {
   readonly lease: LeaseView;
@@ -64,7 +68,7 @@ export class JobLeases {
     const present = new Set<Uid>();
     const notices: LogNotice[] = [];
     const ruleOf =
-      (absent: readonly Uid[], wanted: number): Rule<JobState, Allocation> =>
+      (absent: readonly Uid[], wanted: number): Rule<LeaseState, Allocation> =>
       (state, facts) =>
         decideAllocate(state, facts, request, { absent, present, offered: this.#offered, wanted });
     let absent = await this.#prove(this.#guess(ruleOf([], 1)), own, present, 'guess');
@@ -95,7 +99,7 @@ export class JobLeases {
   }
 
   /** Candidates without asking the log, and without those that other requests of this process look up. */
-  #guess(rule: Rule<JobState, Allocation>): readonly Uid[] | undefined {
+  #guess(rule: Rule<LeaseState, Allocation>): readonly Uid[] | undefined {
     const guess = guessRule(this.#ports, this.#settings, rule);
     return guess?.kind === 'look-up' ? guess.candidates : undefined;
   }

@@ -37,16 +37,6 @@ export class JobLog implements RuleLog<JobState> {
     return await this.#whole.commit(decide);
   }
 
-  guess<Result>(decide: (state: JobState, context: CommitContext) => Result): Result | undefined {
-    if (this.#whole !== undefined) return this.#whole.guess(decide);
-    try {
-      return this.#view?.guess(decide);
-    } catch (error) {
-      if (error instanceof WholeStateNeeded) return undefined;
-      throw error;
-    }
-  }
-
   /** Returns what nobody has been told yet. */
   async close(): Promise<readonly LogNotice[]> {
     const view = this.#view;

@@ -1,17 +1,12 @@
 /**
  * The state of the lease log as far as it concerns one lease or one job: what a short process needs that renews one
  * of 100,000 leases. It is replayed from the same bytes, all of them, and each byte is checked by the log below; but
- * what cannot hold the job is not decoded. Of other leases remain what rules ask of all: the next number, the epoch,
- * the uids and the withheld nodes.
+ * what cannot hold the job is not decoded. Of other leases remain the next number and the epoch.
  *
- * Two things are not known to the end: which uids other leases gave back since the checkpoint (their events name
- * leases, not uids), and which of the job's ended attempts were forgotten since. Such a uid counts as held. A rule
- * whose answer would depend on one of the two is told by WholeStateNeeded, and decides again with the whole state
- * (job-log.ts).
+ * One thing is not known to the end: which of the job's ended attempts were forgotten since the checkpoint. A rule
+ * whose answer would depend on it is told by WholeStateNeeded, and decides again with the whole state (job-log.ts).
  */
-
-import type { IdRange } from '../base/id-range.ts';
-import type { JobId, LeaseNumber, Uid } from '../base/ids.ts';
+import type { JobId, LeaseNumber } from '../base/ids.ts';
 import type { View } from '../wal/machine.ts';
 import { asBuffer, ByteWriter } from './codec.ts';
 import type { EndedAttempt } from './ended.ts';
@@ -35,9 +30,6 @@ export class JobView implements JobState {
   /** The state with the leases and ended attempts of the job alone. */
   readonly own: LeaseState = emptyState();
   #numbers: ReadonlyMap<LeaseNumber, Buffer> | undefined;
-  /** Another lease gave back a uid that is not known. Whatever is behind it in the queue is in the wrong place. */
-  #givesBackUnknown = false;
-  readonly #behindUnknown = new Set<number>();
   #forgetsUnknown = false;
 
   /** The leases of a checkpoint as its records of nodes name them. Not to be asked before all leases are restored. */
@@ -58,9 +50,6 @@ export class JobView implements JobState {
   get byJob(): JobState['byJob'] {
     return this.own.byJob;
   }
-  get withheld(): JobState['withheld'] {
-    return this.own.withheld;
-  }
 
   readonly ended: JobState['ended'] = {
     ofJob: (job: JobId): readonly EndedAttempt[] => {
@@ -68,41 +57,6 @@ export class JobView implements JobState {
       return this.own.ended.ofJob(job);
     },
   };
-
-  /** A uid that was used and did not come back is held, whoever holds it. */
-  readonly byUid: JobState['byUid'] = {
-    has: (uid: Uid): boolean => this.own.used.has(uid) && !this.own.freed.has(uid),
-    values: () => {
-      throw new WholeStateNeeded('every lease');
-    },
-  };
-
-  readonly used: JobState['used'] = {
-    absent: (range: IdRange): Iterable<number> => this.own.used.absent(range),
-  };
-
-  readonly freed: JobState['freed'] = { [Symbol.iterator]: () => this.#knownFreed() };
-
-  *#knownFreed(): Generator<number> {
-    for (const uid of this.own.freed) {
-      if (this.#behindUnknown.has(uid)) break;
-      yield uid;
-    }
-    if (this.#givesBackUnknown) throw new WholeStateNeeded('which uid is next');
-  }
-
-  applyOwn(event: LeaseEvent): void {
-    const { freed, leases } = this.own;
-    const uid = event.kind === 'free' && this.#givesBackUnknown ? leases.get(event.lease)?.uid : undefined;
-    applyEvent(this.own, event);
-    if (uid !== undefined && freed.has(uid)) this.#behindUnknown.add(uid);
-  }
-
-  applyOther(event: Exclude<LeaseEvent, { kind: 'forget' }>): void {
-    if (event.kind === 'free') this.#givesBackUnknown = true;
-    if (event.kind === 'allocate') this.#behindUnknown.delete(event.uid);
-    applyForeign(this.own, event);
-  }
 
   applyForget(): void {
     if (this.own.ended.size > 0) this.#forgetsUnknown = true;
@@ -150,23 +104,13 @@ export const jobView = (ref: LeaseRef): View<JobView, LeaseEvent> => {
         return;
       }
       if (view.own.leases.has(lease)) {
-        view.applyOwn(decodeEvent(bytes));
+        applyEvent(view.own, decodeEvent(bytes));
         return;
       }
-      switch (kind) {
-        case 'allocate':
-        case 'renew':
-        case 'reclaim':
-        case 'certify':
-        case 'free': {
-          const event = decodeEvent(bytes);
-          if (event.kind === 'forget') return;
-          if (event.kind === 'allocate' && isWanted(event.job, event.lease)) view.applyOwn(event);
-          else view.applyOther(event);
-          return;
-        }
-        default:
-      }
+      if (kind !== 'allocate' && kind !== 'renew') return;
+      const event = decodeEvent(bytes);
+      if (event.kind === 'allocate' && isWanted(event.job, event.lease)) applyEvent(view.own, event);
+      else if (event.kind === 'allocate' || event.kind === 'renew') applyForeign(view.own, event);
     },
     withMachine: (use) => use(leaseMachine),
   };

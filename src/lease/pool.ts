@@ -7,20 +7,20 @@ import { XceError } from '../base/errors.ts';
 import { type IdRange, isInRange } from '../base/id-range.ts';
 import type { Uid } from '../base/ids.ts';
 import type { NameService } from '../os/name-service.ts';
-import type { JobState } from './state.ts';
+import type { LeaseState } from './state.ts';
 
 /** Whether a lease may take the uid, as far as the log knows. */
-export const isFree = (state: JobState, pool: IdRange, uid: Uid): boolean =>
+export const isFree = (state: LeaseState, pool: IdRange, uid: Uid): boolean =>
   isInRange(uid, pool) && !state.byUid.has(uid);
 
-function* freeUids(state: JobState, pool: IdRange): Generator<Uid> {
+function* freeUids(state: LeaseState, pool: IdRange): Generator<Uid> {
   for (const uid of state.used.absent(pool)) yield uid as Uid;
   for (const uid of state.freed) if (isInRange(uid, pool)) yield uid as Uid;
 }
 
 /** Up to `wanted` free uids without the skipped ones: never used before, ascending, then the longest free. */
 export const listCandidates = (
-  state: JobState,
+  state: LeaseState,
   pool: IdRange,
   wanted: number,
   skipped: Pick<ReadonlySet<Uid>, 'has'>,

@@ -10,8 +10,8 @@ import type { Now } from './term.ts';
 
 export type RuleSettings = Pick<Settings, 'pool' | 'lease'>;
 
-/** As much of the log as rules take. */
-export type RuleLog<State> = Pick<LeaseLog<State, LeaseEvent>, 'commit' | 'guess'>;
+/** As much of the log as every rule takes. */
+export type RuleLog<State> = Pick<LeaseLog<State, LeaseEvent>, 'commit'>;
 
 export type RulePorts<State> = {
   readonly log: RuleLog<State>;
@@ -57,7 +57,7 @@ export const commitRule = <State, Result>(
 
 /** What the rule would have said a moment ago; undefined where nobody knows, or where it would have refused. */
 export const guessRule = <State, Result>(
-  ports: RulePorts<State>,
+  ports: Omit<RulePorts<State>, 'log'> & { readonly log: Pick<LeaseLog<State, LeaseEvent>, 'guess'> },
   settings: RuleSettings,
   rule: Rule<State, Result>,
 ): Result | undefined =>

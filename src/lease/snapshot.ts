@@ -212,13 +212,13 @@ const writeReclaimed = (to: ByteWriter, { lease, node, reclaim }: ReclaimEntry):
 const restoreReclaimed = (state: LeaseState, from: ByteReader, wanted: Wanted): void => {
   const number = readLeaseNumber(from);
   const name = readNode(from);
-  const nodes = state.leases.get(number)?.nodes;
-  const node = nodes?.get(name);
-  const isPassedOver = nodes === undefined && wanted !== undefined;
-  if (!isPassedOver && (node === undefined || node.certificate !== null || node.reclaim !== null))
-    throw from.corrupt('a node is reclaimed that cannot be');
   const reclaim = readReclaim(from);
-  if (node !== undefined) nodes?.set(name, { ...node, reclaim });
+  const nodes = state.leases.get(number)?.nodes;
+  if (nodes === undefined && wanted !== undefined) return;
+  const node = nodes?.get(name);
+  if (node === undefined || node.certificate !== null || node.reclaim !== null)
+    throw from.corrupt('a node is reclaimed that cannot be');
+  nodes?.set(name, { ...node, reclaim });
   state.withheld.withhold(name, number);
 };
 

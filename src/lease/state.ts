@@ -15,7 +15,6 @@
  * that an operator has reclaimed; what was verified before such a node certified counts no more.
  */
 import { assert, XceError } from '../base/errors.ts';
-import type { IdRange } from '../base/id-range.ts';
 import type { Attempt, Epoch, JobId, LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import { EndedAttempts } from './ended.ts';
 import type {
@@ -143,12 +142,8 @@ export type JobState = {
   readonly epoch: number;
   readonly nextLease: number;
   readonly leases: Pick<ReadonlyMap<LeaseNumber, Lease>, 'get'>;
-  readonly byUid: { has(uid: Uid): boolean; values(): Iterable<Lease> };
   readonly byJob: Pick<ReadonlyMap<JobId, readonly Lease[]>, 'get'>;
-  readonly used: { absent(range: IdRange): Iterable<number> };
-  readonly freed: Iterable<number>;
   readonly ended: Pick<EndedAttempts, 'ofJob'>;
-  readonly withheld: Pick<WithheldNodes, 'size' | 'holderOf'>;
 };
 
 export const emptyState = (): LeaseState => ({
@@ -401,17 +396,10 @@ const applyAllocate = (state: LeaseState, event: EventOf<'allocate'>): void => {
   countGranted(state, event);
 };
 
-/** What an event of a lease that exists says beside the lease itself. */
-const countExisting = (state: LeaseState, event: ExistingEvent): void => {
-  if (event.kind === 'renew') countRenewed(state, event);
-  if (event.kind === 'reclaim') state.withheld.withhold(event.node, event.lease);
-  if (event.kind === 'certify') state.withheld.giveBack(event.node, event.lease);
-};
-
-/** Applies an event of a lease that the state leaves out: only what it says of all. A uid given back is not known. */
-export const applyForeign = (state: LeaseState, event: ExistingEvent | EventOf<'allocate'>): void => {
-  if (event.kind !== 'allocate') {
-    countExisting(state, event);
+/** Applies an event of a lease that the state leaves out: only the next number, the uid that is used, the epoch. */
+export const applyForeign = (state: LeaseState, event: EventOf<'allocate' | 'renew'>): void => {
+  if (event.kind === 'renew') {
+    countRenewed(state, event);
     return;
   }
   checkNext(state, event);
@@ -434,7 +422,9 @@ export const applyEvent = (state: LeaseState, event: LeaseEvent): void => {
   const lease = state.leases.get(event.lease);
   if (lease === undefined) throw impossible(event, 'there is no such lease');
   const lives = applyToLease(lease, event);
-  countExisting(state, event);
+  if (event.kind === 'renew') countRenewed(state, event);
+  if (event.kind === 'reclaim') state.withheld.withhold(event.node, event.lease);
+  if (event.kind === 'certify') state.withheld.giveBack(event.node, event.lease);
   if (lives) return;
   assert(event.kind === 'free', 'only free ends a lease');
   removeLease(state, lease);

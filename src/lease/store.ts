@@ -6,16 +6,15 @@
 import { randomBytes } from 'node:crypto';
 import type { NodeName, Uid } from '../base/ids.ts';
 import type { Settings } from '../config/settings.ts';
-import type { NameService } from '../os/name-service.ts';
 import type { Committed, LeaseLog, LogNotice } from '../wal/log.ts';
 import type { AllocateRequest } from './allocate.ts';
 import { openCertificate } from './certificate.ts';
 import { decide } from './decision.ts';
 import type { LeaseEvent, MountFacts } from './event.ts';
-import { type Allocated, JobLeases, renewTerm } from './job-leases.ts';
+import { type Allocated, JobLeases, type JobLeasesPorts, renewTerm } from './job-leases.ts';
 import { findLease, type LeaseRef } from './reference.ts';
 import { unwrap } from './refusal.ts';
-import { commitRule, nowOf, type Rule, type RulePorts } from './rule-commit.ts';
+import { commitRule, nowOf, type Rule } from './rule-commit.ts';
 import {
   type Certified,
   type Drain,
@@ -44,10 +43,7 @@ import { type LeaseView, viewLease } from './view.ts';
 
 export type LeaseStoreSettings = Pick<Settings, 'cluster' | 'pool' | 'lease'>;
 
-export type LeaseStorePorts = RulePorts<LeaseState> & {
-  readonly log: LeaseLog<LeaseState, LeaseEvent>;
-  readonly nameService: NameService;
-};
+export type LeaseStorePorts = JobLeasesPorts & { readonly log: LeaseLog<LeaseState, LeaseEvent> };
 
 /** Certificates of one commit, so that a lease of any size fits into records. */
 const CERTIFICATE_BYTES = 256 << 10;

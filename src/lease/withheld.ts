@@ -1,7 +1,5 @@
 /**
- * Nodes that no job may use: each was reclaimed from some lease and has not certified for that lease since. What
- * this says rests on two kinds of event of all leases and on nothing else, so that a view of one job can keep it
- * without the other leases.
+ * Nodes that no job may use: each was reclaimed from some lease and has not certified for that lease since.
  *
  *     reclaim (lease, node): the node is withheld for the lease
  *     certify (lease, node): no more

@@ -550,23 +550,18 @@ const orWhole = <T>(ask: () => T): T | 'whole' => {
 /** A view says what the whole state says of the job, or that it does not know. */
 const expectToAgree = (view: JobView, ref: LeaseRef, state: LeaseState, isCheckpoint: boolean): void => {
   const isWanted = ({ number, job: id }: Lease) => ('lease' in ref ? number === ref.lease : id === ref.job);
-  const withholds = (of: Pick<LeaseState, 'withheld'> | JobView) =>
-    NODES.map((name) => of.withheld.holderOf(name) !== undefined);
-  expect([view.epoch, view.nextLease, withholds(view), [...view.own.leases.values()]]).toEqual([
+  const wanted = [...state.leases.values()].filter(isWanted);
+  expect([view.epoch, view.nextLease, [...view.own.leases.values()]]).toEqual([
     state.epoch,
     state.nextLease,
-    withholds(state),
-    [...state.leases.values()].filter(isWanted),
+    wanted,
   ]);
-  for (let uid = POOL.first as Uid; uid <= POOL.last; uid = (uid + 1) as Uid) {
-    assert(view.byUid.has(uid) || !state.byUid.has(uid), 'a uid that is held is not free in a view');
-  }
-  const uids = orWhole(() => listCandidates(view, POOL, 9, new Set()));
-  if (uids !== 'whole') expect(uids).toEqual(listCandidates(state, POOL, 9, new Set()));
-  const ended = 'lease' in ref ? [] : orWhole(() => view.ended.ofJob(ref.job));
-  if (!('lease' in ref) && ended !== 'whole') expect(ended).toEqual(state.ended.ofJob(ref.job));
+  if ('lease' in ref) return;
+  expect(view.byJob.get(ref.job)).toEqual(state.byJob.get(ref.job));
+  const ended = orWhole(() => view.ended.ofJob(ref.job));
+  if (ended !== 'whole') expect(ended).toEqual(state.ended.ofJob(ref.job));
   // Nothing is left open where nothing stands behind the checkpoint.
-  if (isCheckpoint) expect([uids, ended]).not.toContain('whole');
+  if (isCheckpoint) expect(ended).not.toBe('whole');
 };
 
 describe('leases in a world where anything may fail', () => {
@@ -592,7 +587,7 @@ describe('leases in a world where anything may fail', () => {
     expect(reissued).toBeGreaterThan(5);
     expect(returned).toBeGreaterThan(5);
     expect(refusedNodes).toBeGreaterThan(5);
-  }, 60_000);
+  }, 180_000);
 
   test('say of one job in a view of it, from whatever checkpoint, what they say in the whole state', () => {
     fc.assert(
