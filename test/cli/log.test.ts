@@ -251,6 +251,6 @@ test('storage that is mounted read-only is told as such', async () => {
     `mount --bind ${LOG_DIRECTORY} ${LOG_DIRECTORY}; mount -o remount,bind,ro ${LOG_DIRECTORY}`,
   );
   const { stderr, status } = await host.xce(wordsOf(ALLOCATE));
-  expect(status).toBe(74);
-  expect(stderr).toMatch(/EROFS \[log-io\]/);
+  expect(status).toBe(78);
+  expect(stderr).toMatch(/it is mounted read-only .*\[storage-unfit\]/);
 });
