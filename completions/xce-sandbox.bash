@@ -5,7 +5,7 @@ _xce_sandbox_words() {
   case $1 in
     '') echo 'config help launch lease normalise pki status stop' ;;
     'config') echo 'show' ;;
-    'lease') echo 'allocate audit compact dump expire init list probe reclaim release renew repair show takeover verify' ;;
+    'lease') echo 'allocate audit compact dump expire init list probe reclaim release renew repair show takeover verify watch' ;;
     'pki') echo 'init issue revoke' ;;
   esac
 }
@@ -31,6 +31,7 @@ _xce_sandbox_flags() {
     'lease show') echo '--attempt --job --lease --config --json' ;;
     'lease takeover') echo '--config --json' ;;
     'lease verify') echo '--config --json' ;;
+    'lease watch') echo '--config --json' ;;
     'normalise') echo '--attempt --job --lease --plan --verify --config --json' ;;
     'pki init') echo '--config --json' ;;
     'pki issue') echo '--days --node --out --role --config --json' ;;
@@ -102,6 +103,7 @@ _xce_sandbox_value() {
     'lease show --config') echo '@file' ;;
     'lease takeover --config') echo '@file' ;;
     'lease verify --config') echo '@file' ;;
+    'lease watch --config') echo '@file' ;;
     'normalise --attempt') echo '@any' ;;
     'normalise --job' | 'normalise -j') echo '@any' ;;
     'normalise --lease') echo '@any' ;;

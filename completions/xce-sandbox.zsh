@@ -65,6 +65,7 @@ _xce-sandbox_lease() {
     'show:Show one lease, and what it waits for'
     'takeover:Make this controller the owner of the lease log'
     'verify:Check every byte of the lease log, without changing anything'
+    'watch:Show what happens in the lease log from now on, whichever host writes it'
   )
   _arguments -C ': :->command' '*:: :->rest'
   case $state in
@@ -86,6 +87,7 @@ _xce-sandbox_lease() {
         show) _xce-sandbox_lease_show ;;
         takeover) _xce-sandbox_lease_takeover ;;
         verify) _xce-sandbox_lease_verify ;;
+        watch) _xce-sandbox_lease_watch ;;
       esac
       ;;
   esac
@@ -256,6 +258,12 @@ _xce-sandbox_lease_takeover() {
 }
 
 _xce-sandbox_lease_verify() {
+  _arguments -s -S \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_lease_watch() {
   _arguments -s -S \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
     '--json''[Write the result as one JSON document]'

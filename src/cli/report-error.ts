@@ -20,6 +20,9 @@ const ERROR_DELIVERY_MS = 2000;
 /** What SIGPIPE makes of a program whose reader has gone. */
 const READER_GONE_STATUS = 141;
 
+/** A command that has no end of its own is ended by whoever has read enough. */
+const isEndless = (argv: readonly string[]): boolean => argv.slice(0, 2).join(' ') === 'lease watch';
+
 /** Anything thrown that nobody expected, with its stack. */
 export const asUnexpected = (error: unknown): XceError => {
   if (error instanceof XceError) return error;
@@ -30,7 +33,7 @@ export const asUnexpected = (error: unknown): XceError => {
 /** Shows the error and returns the exit status that it means. */
 export const reportError = async (error: XceError, argv: readonly string[]): Promise<number> => {
   const isLaunch = argv[0] === 'launch';
-  if (isReaderGone(error) && !isLaunch) return READER_GONE_STATUS;
+  if (isReaderGone(error) && !isLaunch) return isEndless(argv) ? 0 : READER_GONE_STATUS;
   const status = isLaunch ? LAUNCH_FAILURE_STATUS : error.exitStatus;
   writeTalk(formatError(error));
   if (wantsJson(argv) && error.code !== 'output') {

@@ -9,6 +9,7 @@ import { type DumpEnd, type DumpPorts, dumpEpoch } from '../wal/dump.ts';
 import type { EntryCodec, LogEntry } from '../wal/entries.ts';
 import type { EpochDirectoryOptions } from '../wal/epoch-directory.ts';
 import type { EpochLog } from '../wal/epoch-log.ts';
+import { type Followed, followLog } from '../wal/follow.ts';
 import type { ControllerStorage } from '../wal/probe.ts';
 import { type LogSettings, memoryPathOf, openLog, storageWith, wait } from './epoch-log-ports.ts';
 import { probeProgram, startProbeProcess } from './probe-process.ts';
@@ -50,3 +51,12 @@ export const dumpLeaseEpoch = (
   epoch: number | undefined,
 ): AsyncGenerator<readonly LeaseLogEntry[], DumpEnd> =>
   dumpEpoch(readingPorts(settings), placeOf(settings), CODEC, epoch);
+
+export type LeaseFollowed = Followed<LeaseEvent>;
+
+/** What becomes part of the log from now on, until `nextPoll` resolves to false; see followLog. */
+export const followLeaseLog = (
+  settings: LogSettings,
+  nextPoll: () => Promise<boolean>,
+): AsyncGenerator<readonly LeaseFollowed[], void> =>
+  followLog({ ...readingPorts(settings), nextPoll }, placeOf(settings), decodeEvent);

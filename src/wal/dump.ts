@@ -1,11 +1,10 @@
 /** Everything that one epoch's file holds, read from start to end without a lock and without a replayed state. */
 import { XceError } from '../base/errors.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
-import { readFrames } from './decoder.ts';
+import { readBase } from './base.ts';
 import { type EntryCodec, EntryReader, type LogEntry } from './entries.ts';
 import { EpochDirectory, type EpochDirectoryOptions } from './epoch-directory.ts';
 import { onStorage } from './failure.ts';
-import { FILE_START, TYPE } from './record.ts';
 import type { StoragePort } from './storage.ts';
 
 export type DumpPorts = {
@@ -38,19 +37,12 @@ const openEpoch = async (directory: EpochDirectory, epoch: number): Promise<LogF
   throw new XceError('log-missing', `there is no epoch ${epoch} in ${directory.path}`, { at: path });
 };
 
-/** Whether the checkpoint of a file ends; reads no further than that. */
 const isComplete = async (directory: EpochDirectory, epoch: number): Promise<boolean> => {
   const path = directory.pathOf(epoch);
   const file = await openEpoch(directory, epoch);
   try {
-    let type = 0;
-    const isEnough = (): boolean => type === TYPE.complete || type === TYPE.events;
-    const visit = (frame: { readonly type: number }): void => {
-      type = frame.type;
-    };
-    const all = Number.MAX_SAFE_INTEGER;
-    await onStorage('read', path, () => readFrames(file, path, FILE_START, visit, all, isEnough));
-    return isEnough();
+    const base = await onStorage('read', path, () => readBase(file, path, epoch, directory.identity));
+    return base !== undefined;
   } finally {
     await file.close();
   }

@@ -2,7 +2,6 @@
  * The records of one file as plain values, in order and in portions of bounded size: for people and programs that look
  * at a log. Nothing is replayed, and nothing is decided by it.
  */
-import { XceError } from '../base/errors.ts';
 import {
   type ByteSource,
   decodeCheckpoint,
@@ -12,6 +11,7 @@ import {
   type Frame,
   readFrames,
 } from './decoder.ts';
+import { mayGo, READ_WAITS_MS } from './read-again.ts';
 import { type CompleteRecord, FILE_START, type FramePosition, type LogHeader, TYPE } from './record.ts';
 import { checkHeader, type LogIdentity } from './replay.ts';
 
@@ -33,8 +33,6 @@ export type LogEntry<Item, Event> = EntryPlace &
 
 /** Payload bytes after which a portion is handed on. */
 const PORTION_BYTES = 256 << 10;
-/** A reader without a lock can meet a record that is being written; then it looks again after these waits. */
-const READ_WAITS_MS = [20, 200];
 
 export class EntryReader<Item, Event> {
   readonly path: string;
@@ -43,7 +41,7 @@ export class EntryReader<Item, Event> {
   readonly #identity: LogIdentity;
   readonly #codec: EntryCodec<Item, Event>;
   readonly #wait: (milliseconds: number) => Promise<void>;
-  #position: FramePosition = FILE_START;
+  #position: FramePosition;
   #tornBytes = 0;
   #complete: CompleteRecord | undefined;
 
@@ -52,6 +50,7 @@ export class EntryReader<Item, Event> {
     file: { readonly path: string; readonly epoch: number; readonly identity: LogIdentity },
     codec: EntryCodec<Item, Event>,
     wait: (milliseconds: number) => Promise<void>,
+    from = FILE_START,
   ) {
     this.#source = source;
     this.path = file.path;
@@ -59,6 +58,7 @@ export class EntryReader<Item, Event> {
     this.#identity = file.identity;
     this.#codec = codec;
     this.#wait = wait;
+    this.#position = from;
   }
 
   /** Behind the last entry that was handed on. */
@@ -134,7 +134,7 @@ export class EntryReader<Item, Event> {
       if (failure !== undefined) {
         const waitMs = READ_WAITS_MS[attempt];
         const { error } = failure;
-        if (!(error instanceof XceError) || error.code !== 'log-corrupt' || waitMs === undefined) throw error;
+        if (!mayGo(error) || waitMs === undefined) throw error;
         attempt += 1;
         await this.#wait(waitMs);
       } else if (bytes < PORTION_BYTES) {

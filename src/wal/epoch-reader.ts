@@ -4,10 +4,8 @@ import type { EpochDirectory } from './epoch-directory.ts';
 import { onStorage } from './failure.ts';
 import type { View } from './machine.ts';
 import { findRollback, type Seen } from './memory.ts';
+import { readAgain } from './read-again.ts';
 import { Replay } from './replay.ts';
-
-/** A reader without a lock can meet a record that is being written; then it looks again after these waits. */
-const READ_WAITS_MS = [20, 200];
 
 export class EpochReader<State, Event> {
   readonly #directory: EpochDirectory;
@@ -75,15 +73,7 @@ export class EpochReader<State, Event> {
       const newest = await chooseTop();
       return { newest, replay: await this.#replayDown(newest, seen) };
     };
-    for (const waitMs of READ_WAITS_MS) {
-      try {
-        return await replayTop();
-      } catch (error) {
-        if (!(error instanceof XceError) || error.code !== 'log-corrupt') throw error;
-        await this.#wait(waitMs);
-      }
-    }
-    return await replayTop();
+    return await readAgain(this.#wait, replayTop);
   }
 
   /** Throws 'log-rollback' when the log is not a later state of what this host has seen. */

@@ -3,7 +3,7 @@
  * /srv and /var/lib, and accounts of its own. So the tests say what an operator says, with the default paths, and
  * leave nothing behind: the layers live in a mount namespace and end with the process that holds it.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, type ChildProcessByStdio, spawn } from 'node:child_process';
 import {
   chmodSync,
   existsSync,
@@ -14,6 +14,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
+import type { Readable } from 'node:stream';
 import { run } from '../support/cluster/process.ts';
 import { repositoryDirectory } from '../support/cluster/product.ts';
 
@@ -181,13 +182,21 @@ export class CliHost {
     if (status !== 0) throw new Error(`the log could not be filled: ${stderr}`);
   }
 
-  async #run(argv: readonly string[], { env = {}, uid = 0 }: Options): Promise<End> {
+  /** Starts the program with its stdout in a pipe; no other process stands between. Whoever starts it ends it. */
+  begin(args: readonly string[]): ChildProcessByStdio<null, Readable, Readable> {
+    const [command = '', ...rest] = this.#commandOf([join(BIN, 'xce-sandbox'), ...args], {});
+    return spawn(command, rest, { stdio: ['ignore', 'pipe', 'pipe'] });
+  }
+
+  #commandOf(argv: readonly string[], { env = {}, uid = 0 }: Options): readonly string[] {
     const enter = ['nsenter', `--mount=/proc/${this.#holder.pid}/ns/mnt`];
     const drop = uid === 0 ? [] : ['setpriv', `--reuid=${uid}`, `--regid=${uid}`, '--clear-groups'];
     const variables = Object.entries(env).map(([name, value]) => `${name}=${value}`);
-    const end = await run([...enter, ...drop, 'env', '-i', `PATH=${PATH}`, ...variables, ...argv], {
-      timeoutMs: RUN_MS_MAX,
-    });
+    return [...enter, ...drop, 'env', '-i', `PATH=${PATH}`, ...variables, ...argv];
+  }
+
+  async #run(argv: readonly string[], options: Options): Promise<End> {
+    const end = await run(this.#commandOf(argv, options), { timeoutMs: RUN_MS_MAX });
     if (end.timedOut) throw new Error(`${argv.join(' ')}: no end within ${RUN_MS_MAX} ms`);
     return {
       status: end.exitCode ?? -1,
