@@ -113,6 +113,7 @@ export const ERRORS = {
   'peer-role': row(EXIT.noPermission, 'the peer may not use this verb'),
   tls: row(EXIT.noPermission, 'the certificate of the peer does not verify'),
   'pki-exists': row(EXIT.noPermission, 'there are other certificates or keys already'),
+  'pki-busy': row(EXIT.tryAgain, 'another process changes the revocation list'),
   protocol: row(EXIT.protocol, 'the peer does not speak the protocol'),
   'too-large': row(EXIT.protocol, 'a message, argument or environment is over its limit'),
   timeout: row(EXIT.unavailable, 'no answer within the deadline'),

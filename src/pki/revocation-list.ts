@@ -21,11 +21,13 @@ type Element = { readonly tag: number; readonly content: Buffer };
 /** Splits DER into its elements (X.690, 10.1): one byte of tag, and a length of at most four bytes. */
 function* elementsOf(der: Buffer): Generator<Element> {
   for (let at = 0; at < der.length; ) {
+    if (at + 2 > der.length) throw new RangeError('an element is cut off');
     const tag = der.readUInt8(at);
     const first = der.readUInt8(at + 1);
     const lengthBytes = first < 0x80 ? 0 : first & 0x7f;
     if (lengthBytes > 4 || first === 0x80) throw new RangeError('a length is not one');
     const start = at + 2 + lengthBytes;
+    if (start > der.length) throw new RangeError('an element is cut off');
     const length = lengthBytes === 0 ? first : der.readUIntBE(at + 2, lengthBytes);
     if (start + length > der.length) throw new RangeError('an element is cut off');
     yield { tag, content: der.subarray(start, start + length) };

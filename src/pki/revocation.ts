@@ -9,6 +9,7 @@ import { escapeText } from '../base/escape.ts';
 import type { NodeName } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import { readBounded, replaceFile, requireRootOnlyWrites } from '../os/files.ts';
+import { withLockedFile } from '../os/lock-file.ts';
 import { kindOf, listNames } from '../os/root-files.ts';
 import { PKI_FILES } from './identity.ts';
 import { type CertificateRole, normalSerial, readCertificateNames } from './names.ts';
@@ -57,6 +58,20 @@ export type IssuedCertificate = {
   readonly node: NodeName;
 };
 
+const parseIssued = (path: string): X509Certificate => {
+  const bytes = readBounded(path, LIMITS.pemBytesMax, requireRootOnlyWrites(path));
+  try {
+    return new X509Certificate(bytes);
+  } catch (error) {
+    throw new XceError('config-value', `${path} is not a certificate`, {
+      at: path,
+      unchanged: 'no certificate was revoked',
+      next: 'remove it, and revoke the host that it was made for by its --serial, the name of the file',
+      cause: error,
+    });
+  }
+};
+
 /** What this authority issued, as far as its directory has kept it. */
 const listIssued = (directory: string): readonly IssuedCertificate[] => {
   const issued = join(directory, ISSUED_DIRECTORY);
@@ -64,11 +79,7 @@ const listIssued = (directory: string): readonly IssuedCertificate[] => {
   return listNames(issued).flatMap((name) => {
     const serial = ISSUED_NAME.exec(name)?.[1];
     if (serial === undefined) return [];
-    const path = join(issued, name);
-    const certificate = new X509Certificate(
-      readBounded(path, LIMITS.pemBytesMax, requireRootOnlyWrites(path)),
-    );
-    const names = readCertificateNames(certificate.toLegacyObject());
+    const names = readCertificateNames(parseIssued(join(issued, name)).toLegacyObject());
     return 'refused' in names ? [] : [{ serial, role: names.role, node: names.node }];
   });
 };
@@ -86,10 +97,25 @@ export type Revocation = {
 
 /**
  * Adds to the list: one certificate by its serial number, or all that were issued to a node. Those that are revoked
- * already stay so. Throws 'usage' when nothing was issued to the node, 'config-value' for a list that cannot be read.
+ * already stay so. Throws 'usage' when nothing was issued to the node, 'config-value' for a list that cannot be read,
+ * and 'pki-busy' while another does the same: who replaced the list that it has read would undo what was added since.
  */
 export const revoke = async (directory: string, selection: RevokeSelection): Promise<Revocation> => {
   const authority = loadAuthority(directory);
+  const busy = new XceError('pki-busy', `another process changes the revocation list in ${directory}`, {
+    at: directory,
+    unchanged: 'no certificate was revoked',
+    next: 'try again',
+  });
+  const keyPath = join(directory, PKI_FILES.authorityKey);
+  return await withLockedFile(keyPath, busy, () => addToList(directory, authority, selection));
+};
+
+const addToList = async (
+  directory: string,
+  authority: Authority,
+  selection: RevokeSelection,
+): Promise<Revocation> => {
   const path = join(directory, PKI_FILES.revocations);
   const before = readRevocations(path);
   const known = new Set(before.map(({ serial }) => serial));
