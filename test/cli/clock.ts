@@ -6,9 +6,9 @@ import { preload } from './preload.ts';
 const BOOT_ID = '/proc/sys/kernel/random/boot_id';
 
 /** Gives every program of the host a wall clock of its own. */
-export const ownClock = async (host: CliHost): Promise<void> => {
+export const ownClock = (host: CliHost): void => {
   setClock(host, 0);
-  await preload(host, 'clock-shim');
+  preload(host, 'clock-shim');
 };
 
 /** How far the wall clock is from the true one, from now on. */

@@ -21,6 +21,7 @@ const expectRefused = async (args: string, says: RegExp): Promise<void> => {
 describe('ranges of systemd and of the kernel', () => {
   test.each([
     ['61000-61500', /61184-61500 belongs to systemd's dynamic users \(61184-65519\)/],
+    ['60000-60513', /60001-60513 belongs to systemd-homed \(60001-60513\)/],
     ['60513-60600', /60513 belongs to systemd-homed \(60001-60513\), 60514-60577 belongs to/],
     ['61000-61184', /61184 belongs to systemd's dynamic users/],
     ['65000-70000', /65534 belongs to nobody/],

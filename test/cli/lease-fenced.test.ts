@@ -41,7 +41,7 @@ test('an expiry that was stopped before its write does not undo the renewal of t
   await first.must(['lease', 'allocate', '--job', '1', ...terms, '--ttl', '1s']);
   await expect.poll(async () => (await show(first)).remainingMs, { timeout: 30_000 }).toBe(0);
 
-  await preload(first, 'stop-shim');
+  preload(first, 'stop-shim');
   first.write('/etc/stop-at-write', '');
   const expiry = first.xce(['lease', 'expire', '--job', '1']);
   await expect.poll(() => first.exists('/etc/stopped'), { timeout: 30_000 }).toBe(true);

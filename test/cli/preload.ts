@@ -1,13 +1,9 @@
-import { readFileSync } from 'node:fs';
-import { run } from '../support/cluster/process.ts';
+import { fileURLToPath } from 'node:url';
+import { compileShim } from '../support/shim.ts';
 import type { CliHost } from './host.ts';
 
 /** Puts one of the libraries beside this file in front of libc, for every program that the host starts from now on. */
-export const preload = async (host: CliHost, name: string): Promise<void> => {
-  const [source, library] = [`/etc/${name}.c`, `/etc/${name}.so`];
-  host.write(source, readFileSync(new URL(`./${name}.c`, import.meta.url)));
-  const argv = ['cc', '-shared', '-fPIC', '-O1', '-o', host.path(library), host.path(source), '-ldl'];
-  const end = await run(argv, { timeoutMs: 60_000 });
-  if (end.exitCode !== 0) throw new Error(`${name} does not compile: ${end.stderr.toString()}`);
-  host.write('/etc/ld.so.preload', `${library}\n`);
+export const preload = (host: CliHost, name: string): void => {
+  compileShim(host.path('/etc'), fileURLToPath(new URL(`./${name}.c`, import.meta.url)));
+  host.write('/etc/ld.so.preload', `/etc/${name}.so\n`);
 };

@@ -1,14 +1,15 @@
-/** The library that makes calls fail (test/crash/faults/shim.c), compiled where a test wants it. */
+/** Libraries to preload, compiled where a test wants them. */
 import { execFileSync } from 'node:child_process';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-const SOURCE = fileURLToPath(new URL('../crash/faults/shim.c', import.meta.url));
+/** Makes calls fail. */
+const FAULTS = fileURLToPath(new URL('../crash/faults/shim.c', import.meta.url));
 
 /** Returns the path to preload. */
-export const compileShim = (directory: string): string => {
-  const library = join(directory, 'shim.so');
+export const compileShim = (directory: string, source = FAULTS): string => {
+  const library = join(directory, `${basename(source, '.c')}.so`);
   const flags = ['-shared', '-fPIC', '-O1', '-Wall', '-Wextra', '-Werror'];
-  execFileSync('gcc', [...flags, '-o', library, SOURCE, '-ldl'], { stdio: ['ignore', 'inherit', 'inherit'] });
+  execFileSync('gcc', [...flags, '-o', library, source, '-ldl'], { stdio: ['ignore', 'inherit', 'inherit'] });
   return library;
 };
