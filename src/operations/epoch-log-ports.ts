@@ -9,15 +9,13 @@ import { readBootId } from '../os/clock.ts';
 import { hostFiles, type LogFiles, logFiles } from '../os/log-files.ts';
 import { placeOf } from '../os/mount-table.ts';
 import { randomBytes } from '../os/random.ts';
+import { pause } from '../os/watch.ts';
 import { EpochLog } from '../wal/epoch-log.ts';
 import { HostRecordFile } from '../wal/host-record.ts';
 import type { Machine, View } from '../wal/machine.ts';
 import { type ControllerStorage, createStorage } from '../wal/probe.ts';
 
 export type LogSettings = Pick<Settings, 'cluster' | 'lease' | 'worker'>;
-
-export const wait = (milliseconds: number): Promise<void> =>
-  new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 /** Files of the log, which may lie on this host's own disk. */
 const filesOf = ({ lease }: Pick<LogSettings, 'lease'>): LogFiles =>
@@ -34,7 +32,7 @@ export const storageWith = (
       mountOf: placeOf,
       clientQuorum,
       randomBytes,
-      wait,
+      wait: pause,
       wallMs: bootClock.wallMs,
       startSecond,
       record: new HostRecordFile(
@@ -61,7 +59,7 @@ export const openLog = <State>(
       bootId: readBootId(),
       processId: process.pid,
       randomBytes,
-      wait,
+      wait: pause,
       storage,
     },
     {

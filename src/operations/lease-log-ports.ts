@@ -4,6 +4,7 @@ import { leaseMachine } from '../lease/machine.ts';
 import { describeRecord, type SnapshotEntry } from '../lease/snapshot.ts';
 import type { LeaseState } from '../lease/state.ts';
 import { logFiles } from '../os/log-files.ts';
+import { pause } from '../os/watch.ts';
 import { checkLog, type LogReport } from '../wal/check.ts';
 import { type DumpEnd, type DumpPorts, dumpEpoch } from '../wal/dump.ts';
 import type { EntryCodec, LogEntry } from '../wal/entries.ts';
@@ -11,7 +12,7 @@ import type { EpochDirectoryOptions } from '../wal/epoch-directory.ts';
 import type { EpochLog } from '../wal/epoch-log.ts';
 import { type Followed, followLog } from '../wal/follow.ts';
 import type { ControllerStorage } from '../wal/probe.ts';
-import { type LogSettings, memoryPathOf, openLog, storageWith, wait } from './epoch-log-ports.ts';
+import { type LogSettings, memoryPathOf, openLog, storageWith } from './epoch-log-ports.ts';
 import { probeProgram, startProbeProcess } from './probe-process.ts';
 
 /** The storage of the log as this host sees it. */
@@ -25,7 +26,7 @@ export const openLeaseLog = (settings: LogSettings): EpochLog<LeaseState, LeaseE
 const readingPorts = (settings: LogSettings): DumpPorts => ({
   files: logFiles,
   storage: openLogStorage(settings),
-  wait,
+  wait: pause,
 });
 
 const placeOf = ({ lease, cluster }: LogSettings): EpochDirectoryOptions => ({

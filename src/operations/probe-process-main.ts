@@ -1,15 +1,13 @@
 /** The program of probe-process.ts: `probe-process DIRECTORY PROBE`. Ends with its input. */
-
 import { serveLines } from '../os/line-process.ts';
 import { logFiles } from '../os/log-files.ts';
+import { pause } from '../os/watch.ts';
 import { decodeRequest, encodeError } from '../rpc/decode.ts';
 import { ProbeHand } from '../wal/probe-hand.ts';
 import { ERROR_MARK } from './probe-process.ts';
 
 const [directory = '', probe = ''] = process.argv.slice(2);
-const wait = (milliseconds: number): Promise<void> =>
-  new Promise((resolve) => setTimeout(resolve, milliseconds));
-const hand = new ProbeHand({ files: logFiles, wait }, directory, probe);
+const hand = new ProbeHand({ files: logFiles, wait: pause }, directory, probe);
 
 await serveLines(async (line) => {
   try {

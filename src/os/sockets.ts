@@ -17,6 +17,7 @@ import {
 import { errnoOf, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
 import { Handshakes } from './handshakes.ts';
+import { pause } from './watch.ts';
 
 export type { Socket } from 'node:net';
 export type { TLSSocket } from 'node:tls';
@@ -363,8 +364,6 @@ const awaitConnected = <S extends Socket>(
     signal?.addEventListener('abort', onAbort, { once: true });
     if (signal?.aborted === true) onAbort();
   });
-
-const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 
 /**
  * Connects to a Unix socket. Throws 'worker-unreachable' (detail: errno, address), 'timeout' or 'cancelled'.

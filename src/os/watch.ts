@@ -66,14 +66,14 @@ export const waitUntil = async (
 };
 
 /** Resolves after so many milliseconds, or when the signal aborts. For what no event announces. */
-export const pause = (ms: number, signal: AbortSignal): Promise<void> =>
+export const pause = (ms: number, signal?: AbortSignal): Promise<void> =>
   new Promise((resolve) => {
     const end = (): void => {
       clearTimeout(timer);
-      signal.removeEventListener('abort', end);
+      signal?.removeEventListener('abort', end);
       resolve();
     };
     const timer = setTimeout(end, ms);
-    signal.addEventListener('abort', end);
-    if (signal.aborted) end();
+    signal?.addEventListener('abort', end);
+    if (signal?.aborted === true) end();
   });
