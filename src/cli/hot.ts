@@ -8,6 +8,8 @@ import { parseAttempt, parseJobId, parseLeaseNumber } from '../base/ids.ts';
 import { openJobContext } from '../operations/job-context.ts';
 import { type LeaseSelection, requireLeaseRef } from '../operations/lease-reference.ts';
 import { renewLease } from '../operations/lease-renew.ts';
+import { endAbruptly } from '../os/abrupt-end.ts';
+import { hasStuckCalls } from '../os/log-deadline.ts';
 import { finishOutput, ownStandardStreams, showResult, writeTalk } from './print.ts';
 import { renderLease } from './render-lease.ts';
 import { asUnexpected, reportError } from './report-error.ts';
@@ -77,7 +79,17 @@ const renew = async (
   }
 };
 
-/** `argv` is what stands behind the name of the program. Returns the exit status. */
+const statusOf = async (work: () => Promise<void>, argv: readonly string[]): Promise<number> => {
+  try {
+    await work();
+    await finishOutput();
+    return 0;
+  } catch (error) {
+    return await reportError(asUnexpected(error), argv);
+  }
+};
+
+/** `argv` is what stands behind the name of the program. Returns the exit status, as main.ts does. */
 export const runHot = async (argv: readonly string[]): Promise<number | undefined> => {
   const [topic, command, ...rest] = argv;
   const words = topic === 'lease' && command === 'renew' ? readWords(rest) : undefined;
@@ -87,11 +99,6 @@ export const runHot = async (argv: readonly string[]): Promise<number | undefine
   const ttlMs = ttl === undefined ? undefined : parseDurationMs(ttl);
   if ((ttl !== undefined && ttlMs === undefined) || wantsColours()) return undefined;
   ownStandardStreams();
-  try {
-    await renew(selection, ttlMs, words);
-    await finishOutput();
-    return 0;
-  } catch (error) {
-    return await reportError(asUnexpected(error), argv);
-  }
+  const status = await statusOf(() => renew(selection, ttlMs, words), argv);
+  return hasStuckCalls() ? endAbruptly(status) : status;
 };

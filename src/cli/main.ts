@@ -1,6 +1,8 @@
 import { fileURLToPath } from 'node:url';
 import { Config, Errors, run, settings } from '@oclif/core';
 import type { XceError } from '../base/errors.ts';
+import { endAbruptly } from '../os/abrupt-end.ts';
+import { hasStuckCalls } from '../os/log-deadline.ts';
 import { terminalColours } from './colours.ts';
 import { finishOutput, ownStandardStreams } from './print.ts';
 import { asUnexpected, reportError } from './report-error.ts';
@@ -16,11 +18,7 @@ const asXceError = async (error: unknown, argv: readonly string[], root: string)
   return asUnexpected(error);
 };
 
-/**
- * Runs one command line. Returns the exit status: 0, the job's status for `launch`, or the one that the error
- * table gives. Nothing else decides exit statuses.
- */
-export const main = async (argv: readonly string[], rootUrl: URL): Promise<number> => {
+const runCommand = async (argv: readonly string[], rootUrl: URL): Promise<number> => {
   settings.enableAutoTranspile = false;
   ownStandardStreams(terminalColours());
   const root = fileURLToPath(rootUrl);
@@ -32,4 +30,13 @@ export const main = async (argv: readonly string[], rootUrl: URL): Promise<numbe
     if (error instanceof Errors.ExitError) return error.oclif.exit ?? 0;
     return await reportError(await asXceError(error, argv, root), argv);
   }
+};
+
+/**
+ * Runs one command line. Returns the exit status: 0, the job's status for `launch`, or the one that the error
+ * table gives. Nothing else decides exit statuses. Does not return when a call on the storage is stuck.
+ */
+export const main = async (argv: readonly string[], rootUrl: URL): Promise<number> => {
+  const status = await runCommand(argv, rootUrl);
+  return hasStuckCalls() ? endAbruptly(status) : status;
 };

@@ -127,6 +127,7 @@ const buildSettings = (
       storage: lease.storage,
       probeListen: { address: lease.probe_listen.address, port: lease.probe_listen.port ?? PROBE_PORT },
       lockTimeoutMs: lease.lock_timeout,
+      storageTimeoutMs: lease.storage_timeout,
       skewMs: lease.skew,
       ttlMs: lease.ttl,
       rememberDays: lease.remember,

@@ -81,6 +81,7 @@ export const KEYS = {
     storage: preset('word', 'shared', parseOneOf('shared', 'local')),
     probe_listen: preset('address', '0.0.0.0:7714', parseListen),
     lock_timeout: preset('duration', '10s', parseDurationBetween(secondMs, 10 * minuteMs)),
+    storage_timeout: preset('duration', '30s', parseDurationBetween(secondMs, 10 * minuteMs)),
     skew: preset('duration', '5s', parseDurationBetween(100, 10 * minuteMs)),
     ttl: preset('duration', '1h', parseDurationBetween(LIMITS.ttlMsMin, LIMITS.ttlMsMax)),
     remember: preset('days', '30d', parseDaysBetween(1, 3650)),

@@ -38,6 +38,8 @@ export type Settings = {
     /** Where a controller listens while another one probes the storage with it. */
     readonly probeListen: { readonly address: string; readonly port: number };
     readonly lockTimeoutMs: number;
+    /** For each call on the storage of the log; it has then failed, whatever becomes of it. */
+    readonly storageTimeoutMs: number;
     readonly skewMs: number;
     readonly ttlMs: number;
     readonly rememberDays: number;

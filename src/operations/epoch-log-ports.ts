@@ -6,6 +6,7 @@ import type { LeaseEvent } from '../lease/event.ts';
 import { bootClock } from '../os/boot-clock.ts';
 import { clientQuorum } from '../os/client-quorum.ts';
 import { readBootId } from '../os/clock.ts';
+import { answerWithin, filesWithin } from '../os/log-deadline.ts';
 import { hostFiles, type LogFiles, logFiles } from '../os/log-files.ts';
 import { placeOf } from '../os/mount-table.ts';
 import { randomBytes } from '../os/random.ts';
@@ -17,20 +18,22 @@ import { type ControllerStorage, createStorage } from '../wal/probe.ts';
 
 export type LogSettings = Pick<Settings, 'cluster' | 'lease' | 'worker'>;
 
-/** Files of the log, which may lie on this host's own disk. */
-const filesOf = ({ lease }: Pick<LogSettings, 'lease'>): LogFiles =>
-  lease.storage === 'local' ? hostFiles : logFiles;
+/** Files of the log, which may lie on this host's own disk. No call on them keeps a command for ever. */
+export const filesOf = ({ lease }: Pick<LogSettings, 'lease'>): LogFiles =>
+  filesWithin(lease.storageTimeoutMs, lease.storage === 'local' ? hostFiles : logFiles);
 
 /** The storage of the log as this host sees it. */
 export const storageWith = (
-  { cluster, lease, worker }: LogSettings,
+  settings: LogSettings,
   startSecond: Parameters<typeof createStorage>[0]['startSecond'],
-): ControllerStorage =>
-  createStorage(
+): ControllerStorage => {
+  const { cluster, lease, worker } = settings;
+  return createStorage(
     {
-      files: logFiles,
+      files: filesOf(settings),
       mountOf: placeOf,
-      clientQuorum,
+      clientQuorum: (mount) =>
+        answerWithin(lease.storageTimeoutMs, `read of ${mount.path}`, () => clientQuorum(mount)),
       randomBytes,
       wait: pause,
       wallMs: bootClock.wallMs,
@@ -44,6 +47,7 @@ export const storageWith = (
     },
     lease.storage,
   );
+};
 
 export const openLog = <State>(
   settings: LogSettings,

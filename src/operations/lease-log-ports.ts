@@ -3,7 +3,6 @@ import { decodeEvent, type LeaseEvent } from '../lease/event.ts';
 import { leaseMachine } from '../lease/machine.ts';
 import { describeRecord, type SnapshotEntry } from '../lease/snapshot.ts';
 import type { LeaseState } from '../lease/state.ts';
-import { logFiles } from '../os/log-files.ts';
 import { pause } from '../os/watch.ts';
 import { checkLog, type LogReport } from '../wal/check.ts';
 import { type DumpEnd, type DumpPorts, dumpEpoch } from '../wal/dump.ts';
@@ -12,7 +11,7 @@ import type { EpochDirectoryOptions } from '../wal/epoch-directory.ts';
 import type { EpochLog } from '../wal/epoch-log.ts';
 import { type Followed, followLog } from '../wal/follow.ts';
 import type { ControllerStorage } from '../wal/probe.ts';
-import { type LogSettings, memoryPathOf, openLog, storageWith } from './epoch-log-ports.ts';
+import { filesOf, type LogSettings, memoryPathOf, openLog, storageWith } from './epoch-log-ports.ts';
 import { probeProgram, startProbeProcess } from './probe-process.ts';
 
 /** The storage of the log as this host sees it. */
@@ -24,7 +23,7 @@ export const openLeaseLog = (settings: LogSettings): EpochLog<LeaseState, LeaseE
 
 /** What reads the log without taking part in it needs. */
 const readingPorts = (settings: LogSettings): DumpPorts => ({
-  files: logFiles,
+  files: filesOf(settings),
   storage: openLogStorage(settings),
   wait: pause,
 });

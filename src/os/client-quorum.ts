@@ -3,7 +3,7 @@
  * shows what it does in a virtual directory of each mount, `.meta`, which is read from its own memory: its translators
  * by name, and for each the type, the options that were set and the state in force.
  */
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { errnoOf, XceError } from '../base/errors.ts';
 
@@ -32,23 +32,23 @@ const parseState = (text: string): ReadonlyMap<string, string> =>
     }),
   );
 
-const readTranslators = (graph: string): readonly Translator[] => {
-  const names = readdirSync(graph);
+const readTranslators = async (graph: string): Promise<readonly Translator[]> => {
+  const names = await readdir(graph);
   if (names.length > TRANSLATORS_MAX) throw new Error(`more than ${TRANSLATORS_MAX} translators`);
-  return names.flatMap((name) => {
+  const translators: Translator[] = [];
+  for (const name of names) {
     const directory = join(graph, name);
-    if (name === 'volfile') return [];
-    const type = readFileSync(join(directory, 'type'), 'utf8').trim();
-    if (!type.startsWith('cluster/') && !type.startsWith('features/')) return [];
-    return [
-      {
-        name,
-        type,
-        state: parseState(readFileSync(join(directory, 'private'), 'utf8')),
-        options: readdirSync(join(directory, 'options')),
-      },
-    ];
-  });
+    if (name === 'volfile') continue;
+    const type = (await readFile(join(directory, 'type'), 'utf8')).trim();
+    if (!type.startsWith('cluster/') && !type.startsWith('features/')) continue;
+    translators.push({
+      name,
+      type,
+      state: parseState(await readFile(join(directory, 'private'), 'utf8')),
+      options: await readdir(join(directory, 'options')),
+    });
+  }
+  return translators;
 };
 
 const judge = (volume: string, translators: readonly Translator[]): ClientQuorum => {
@@ -93,7 +93,7 @@ export const clientQuorum = async ({ path, source, type }: Mount): Promise<Clien
   const graph = join(path, '.meta/graphs/active');
   let translators: readonly Translator[];
   try {
-    translators = readTranslators(graph);
+    translators = await readTranslators(graph);
   } catch (error) {
     const errno = errnoOf(error);
     if (errno === 'ENOENT' || errno === 'ENOTDIR') {

@@ -10,7 +10,13 @@ export const reasonOf = (error: unknown): string =>
 export const storageFailure = (what: string, path: string, error: unknown): XceError =>
   error instanceof XceError
     ? error
-    : new XceError('log-io', `cannot ${what} ${path}: ${reasonOf(error)}`, { at: path, cause: error });
+    : new XceError('log-io', `cannot ${what} ${path}: ${reasonOf(error)}`, {
+        at: path,
+        ...(errnoOf(error) === 'ETIMEDOUT'
+          ? { next: 'bring back the server of the storage; then try again' }
+          : {}),
+        cause: error,
+      });
 
 /** Runs one step of the storage; its failure says what could not be done. */
 export const onStorage = async <T>(what: string, path: string, step: () => Promise<T>): Promise<T> => {

@@ -136,8 +136,10 @@ export const createStorage = (ports: StoragePorts, kind: 'shared' | 'local'): Co
     });
   };
 
-  const mountOf = (directory: string): MountView => {
+  const mountOf = async (directory: string): Promise<MountView> => {
     try {
+      // The look at the mount has no deadline of its own: it is for storage that has just given an answer.
+      await files.identify(directory);
       return ports.mountOf(directory);
     } catch (error) {
       const errno = errnoOf(error instanceof XceError ? error.facts.cause : error);
@@ -157,15 +159,15 @@ export const createStorage = (ports: StoragePorts, kind: 'shared' | 'local'): Co
 
   const factsOf = ({ type, source, path }: MountView): StorageFacts => ({ type, source, path });
 
-  const lookAt = (directory: string): MountView => {
-    const mount = mountOf(directory);
+  const lookAt = async (directory: string): Promise<MountView> => {
+    const mount = await mountOf(directory);
     const problem = findMountProblem(mount, kind);
     if (problem === undefined) return mount;
     throw unfit(directory, `${problem} (mounted at ${mount.path})`);
   };
 
   const inspect = async (directory: string): Promise<MountView> => {
-    const mount = lookAt(directory);
+    const mount = await lookAt(directory);
     if (RULES.get(mount.type)?.needs === undefined) return mount;
     const { known, text } = await ports.clientQuorum(mount);
     if (known) return mount;
@@ -221,7 +223,7 @@ export const createStorage = (ports: StoragePorts, kind: 'shared' | 'local'): Co
     inspect,
     admit,
     withParty,
-    look: async (directory) => factsOf(lookAt(directory)),
+    look: async (directory) => factsOf(await lookAt(directory)),
     probe: async (directory) => {
       if (kind === 'shared') return await admit(directory);
       const mount = await inspect(directory);

@@ -182,10 +182,15 @@ export class CliHost {
     if (status !== 0) throw new Error(`the log could not be filled: ${stderr}`);
   }
 
-  /** Starts the program with its stdout in a pipe; no other process stands between. Whoever starts it ends it. */
-  begin(args: readonly string[]): ChildProcessByStdio<null, Readable, Readable> {
-    const [command = '', ...rest] = this.#commandOf([join(BIN, 'xce-sandbox'), ...args], {});
+  /** Starts a program with its output in pipes; no other process stands between. Whoever starts it ends it. */
+  spawn(argv: readonly string[]): ChildProcessByStdio<null, Readable, Readable> {
+    const [command = '', ...rest] = this.#commandOf(argv, {});
     return spawn(command, rest, { stdio: ['ignore', 'pipe', 'pipe'] });
+  }
+
+  /** The same for the program that is tested. */
+  begin(args: readonly string[]): ChildProcessByStdio<null, Readable, Readable> {
+    return this.spawn([join(BIN, 'xce-sandbox'), ...args]);
   }
 
   #commandOf(argv: readonly string[], { env = {}, uid = 0 }: Options): readonly string[] {

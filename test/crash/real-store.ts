@@ -35,6 +35,7 @@ export const openRealStore = (
         storage: place.storage,
         probeListen: { address: '127.0.0.1', port: 7714 },
         lockTimeoutMs: timeouts.lockTimeoutMs,
+        storageTimeoutMs: 30_000,
         skewMs: 5000,
         ttlMs: LEASE_TTL_MS,
         rememberDays: 7,

@@ -445,7 +445,9 @@ export class SimulatedProcess {
       }),
     identify: (path) =>
       this.#step('identify', path, () => {
-        const inode = this.#disk.inner.names.get(path);
+        const { names, directories } = this.#disk.inner;
+        if (directories.has(path)) return `directory ${path}`;
+        const inode = names.get(path);
         if (inode === undefined) throw new SystemError('ENOENT', 'identify', path);
         return String(inode.id);
       }),

@@ -15,6 +15,7 @@ describe('a good file', () => {
         storage: 'shared',
         probeListen: { address: '0.0.0.0', port: 7714 },
         lockTimeoutMs: 10_000,
+        storageTimeoutMs: 30_000,
         skewMs: 5000,
         ttlMs: 3_600_000,
         rememberDays: 30,
@@ -62,6 +63,7 @@ directory = /srv/xce-lease
 storage = local
 probe_listen = 10.1.0.1
 lock_timeout = 2m
+storage_timeout = 40s
 skew = 1s
 ttl = 7d
 remember = 90d
@@ -114,6 +116,7 @@ agent_timeout = 45s
         storage: 'local',
         probeListen: { address: '10.1.0.1', port: 7714 },
         lockTimeoutMs: 120_000,
+        storageTimeoutMs: 40_000,
         skewMs: 1000,
         ttlMs: 604_800_000,
         rememberDays: 90,

@@ -29,6 +29,7 @@ const settings = {
     storage: 'local' as const,
     probeListen: { address: '127.0.0.1', port: 7714 },
     lockTimeoutMs: 20_000,
+    storageTimeoutMs: 30_000,
     skewMs: 5000,
     ttlMs: 60_000,
     rememberDays: 7,

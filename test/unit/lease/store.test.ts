@@ -36,6 +36,7 @@ const makeStore = (last = 70_009) => {
       storage: 'local' as const,
       probeListen: { address: '127.0.0.1', port: 7714 },
       lockTimeoutMs: 1000,
+      storageTimeoutMs: 30_000,
       skewMs: 5000,
       ttlMs: 60_000,
       rememberDays: 7,

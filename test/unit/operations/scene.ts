@@ -62,6 +62,7 @@ export const settingsFor = (nodes: readonly NodeName[]): Settings => ({
     storage: 'local',
     probeListen: { address: '127.0.0.1', port: 7714 },
     lockTimeoutMs: 1000,
+    storageTimeoutMs: 30_000,
     skewMs: 5000,
     ttlMs: 60_000,
     rememberDays: 7,

@@ -238,7 +238,7 @@ describe('a probe by one host', () => {
       const cause = Object.assign(new Error(errno), { code: errno });
       throw new XceError('os', `cannot open "/log": ${errno}`, { cause });
     };
-    const storage = createStorage(portsOf(new SimulatedDisk(), undefined, { mountOf }), 'local');
+    const storage = createStorage(portsOf(newDisk(), undefined, { mountOf }), 'local');
     await expect(storage.look('/log')).rejects.toMatchObject({ code });
   });
 });
