@@ -44,7 +44,7 @@ export type ProbeServerOptions = {
 const OK = {};
 
 /** Throws unless the two hosts may probe together: one instance, one kind of storage, two clients of it. */
-export const requireTwoClients = (
+const requireTwoClients = (
   own: ProbeServerOptions,
   peer: NodeName,
   asked: Omit<RequestOf<'probe-begin'>, 'probe'>,
