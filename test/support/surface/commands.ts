@@ -9,6 +9,8 @@ export type FlagFacts = {
   /** What stands for the value in help; undefined for a switch. */
   readonly value: string | undefined;
   readonly isRequired: boolean;
+  /** As help shows it, where the flag itself has one. */
+  readonly defaultText: string | undefined;
   readonly isRepeatable: boolean;
   /** The only values there are. */
   readonly options: readonly string[];
@@ -31,6 +33,7 @@ type Flag = {
   readonly description?: string;
   readonly helpValue?: string;
   readonly required?: boolean;
+  readonly defaultHelp?: () => Promise<string>;
   readonly multiple?: boolean;
   readonly options?: readonly string[];
   readonly type: 'boolean' | 'option';
@@ -48,22 +51,25 @@ const folder = fileURLToPath(new URL('../../../src/commands/', import.meta.url))
 
 const BIN = 'xce-sandbox';
 
-const readFlags = (
+const readFlags = async (
   flags: Readonly<Record<string, Flag>> | undefined,
   isGlobal: boolean,
-): readonly FlagFacts[] =>
-  Object.entries(flags ?? {})
-    .map(([name, flag]) => ({
+): Promise<readonly FlagFacts[]> => {
+  const facts = await Promise.all(
+    Object.entries(flags ?? {}).map(async ([name, flag]) => ({
       name,
       char: flag.char,
       description: flag.description ?? '',
       value: flag.type === 'boolean' ? undefined : (flag.helpValue ?? (flag.options ?? []).join('|')),
       isRequired: flag.required === true,
+      defaultText: await flag.defaultHelp?.(),
       isRepeatable: flag.multiple === true,
       options: flag.options ?? [],
       isGlobal,
-    }))
-    .sort((left, right) => (left.name < right.name ? -1 : 1));
+    })),
+  );
+  return facts.sort((left, right) => (left.name < right.name ? -1 : 1));
+};
 
 /** All commands, by name. */
 export const readCommands = async (): Promise<readonly CommandFacts[]> => {
@@ -79,7 +85,7 @@ export const readCommands = async (): Promise<readonly CommandFacts[]> => {
       summary: command.summary ?? '',
       description: command.description,
       examples: (command.examples ?? []).map((text) => text.replaceAll('<%= config.bin %>', BIN)),
-      flags: [...readFlags(command.flags, false), ...readFlags(command.baseFlags, true)],
+      flags: [...(await readFlags(command.flags, false)), ...(await readFlags(command.baseFlags, true))],
     };
   });
   return (await Promise.all(commands)).sort((left, right) => (left.name < right.name ? -1 : 1));

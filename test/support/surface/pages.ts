@@ -34,6 +34,7 @@ const formatFlag = ({ name, char, value }: FlagFacts): string =>
 const describeFlag = (flag: FlagFacts): readonly string[] => [
   formatFlag(flag),
   ...formatText(/[.?!]$/.test(flag.description) ? flag.description : `${flag.description}.`),
+  ...(flag.defaultText === undefined ? [] : [`Default: ${flag.defaultText}.`]),
   ...(flag.isRequired ? ['Required.'] : []),
   ...(flag.isRepeatable ? ['May be given more than once.'] : []),
 ];
