@@ -37,6 +37,17 @@ const flag = async (context: Context, lease: LeaseView, reason: string): Promise
   tellNotices(context, notices);
 };
 
+/** False for a lease that has ended since it was listed: whoever has its uid now may have it. */
+const flagIfThere = async (context: Context, lease: LeaseView, reason: string): Promise<boolean> => {
+  try {
+    await flag(context, lease, reason);
+    return true;
+  } catch (error) {
+    if (error instanceof XceError && error.code === 'lease-ended') return false;
+    throw error;
+  }
+};
+
 const next = (lease: LeaseView): string => commandFor('lease release', lease);
 
 /** Throws 'uid-taken' once the lease is flagged, and 'name-service' where nothing is proven. */
@@ -97,7 +108,7 @@ export const auditUids = async (context: Context): Promise<AuditResult> => {
       const { answer, reason } = await lookUpLease(context, lease);
       if (answer === 'absent') continue;
       if (answer === 'unknown') unknown += 1;
-      else await flag(context, lease, reason);
+      else if (!(await flagIfThere(context, lease, reason))) continue;
       const { uid, job, attempt } = lease;
       found.push({ lease: lease.lease, uid, job, attempt, answer, reason });
     }

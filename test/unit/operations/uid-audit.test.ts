@@ -103,6 +103,21 @@ describe('an audit', () => {
     expect(journal).toEqual([]);
   });
 
+  test('passes over a lease that has ended since it was listed', async () => {
+    const { context, names, leases } = await setUpClean();
+    const listed = await leases.list();
+    await releaseLease(context, selection);
+    names.set(70_000, TAKEN);
+    const late = withParts(context, {
+      leases: {
+        list: async () => listed,
+        quarantine: leases.quarantine.bind(leases),
+      } as unknown as Context['leases'],
+    });
+    const result = await auditUids(late);
+    expect(result).toEqual({ leases: 1, absent: 1, found: [], skipped: 0 });
+  });
+
   test('says that an unknown answer is no answer, and flags nothing for it', async () => {
     const { context, names, leases } = await setUpMany(2);
     names.set(70_001, SILENT);
