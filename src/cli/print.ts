@@ -47,12 +47,19 @@ export const finishOutput = async (): Promise<void> => {
   if (firstFailure !== undefined) throw failed('standard output', firstFailure);
 };
 
-/** Whether a result could not be delivered because its reader has gone, as in `| head -1`. */
-export const isReaderGone = (error: XceError): boolean =>
-  error.code === 'output' && errnoOf(error.facts.cause) === 'EPIPE';
+/** Nobody should miss the result of this command; see requireOutput. */
+let isResultNeeded = false;
 
-/** Throws 'output' where a result would be lost without a word: for commands whose result nobody should miss. */
+/** Whether a result that may be missed could not be delivered because its reader has gone, as in `| head -1`. */
+export const isReaderGone = (error: XceError): boolean =>
+  !isResultNeeded && error.code === 'output' && errnoOf(error.facts.cause) === 'EPIPE';
+
+/**
+ * For commands whose result nobody should miss: throws 'output' where it would be lost without a word, and makes a
+ * reader that goes away later an error.
+ */
 export const requireOutput = (): void => {
+  isResultNeeded = true;
   if (!isOutputClosed()) return;
   throw new XceError('output', 'standard output is closed; nobody would learn the result', {
     unchanged: 'nothing was done',

@@ -87,6 +87,16 @@ describe('a result that cannot be delivered', () => {
     expect(host.snapshot(LOG_DIRECTORY)).toEqual(before);
   });
 
+  test('is an error as well where the reader of allocate has gone, and the lease is there', async () => {
+    for (const flag of ['', ' --json']) {
+      const end = await host.shell(`${allocate('unread')}${flag} | true; echo "\${PIPESTATUS[0]}"`);
+      expect(end.stdout).toBe('74\n');
+      expect(end.stderr).toMatch(/^xce-sandbox: cannot write to standard output: EPIPE \[output\]\n/);
+      expect(end.stderr).toMatch(/ {2}next: xce-sandbox lease list\n$/);
+    }
+    await expectLease('unread');
+  });
+
   test('is no error where it was thrown away on purpose', async () => {
     expect(await host.shell(`${allocate('null')} > /dev/null`)).toEqual({
       status: 0,
