@@ -135,7 +135,6 @@ class Follower<Event> {
         const path = this.#directory.pathOf(entry.epoch);
         throw corruptLog(path, entry.offset, 'something else than events stands behind the complete record');
       }
-      if (entry.sequence > upTo) break;
       facts.push(...this.#show(upTo));
       this.#held = entry;
     }

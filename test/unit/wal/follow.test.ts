@@ -1,56 +1,11 @@
 import { describe, expect, test } from 'vitest';
 import type { FollowPorts } from '../../../src/wal/follow.ts';
 import { type Followed, followLog } from '../../../src/wal/follow.ts';
+import { follow } from '../../crash/follower.ts';
 import { type Fate, GO, type Plan } from '../../crash/simulated-disk.ts';
 import { type GrantEvent, grantMachine, World } from '../../crash/world.ts';
 
 type Thing = Followed<GrantEvent>;
-type Shown = { readonly lines: readonly string[]; readonly error: unknown };
-
-/** Short forms: `+one` for the grant to one, and what else is said with its numbers. */
-const lineOf = (thing: Thing): string => {
-  switch (thing.type) {
-    case 'events':
-      return `+${thing.events.find(({ part }) => part === 1)?.by}`;
-    case 'epoch':
-      return `epoch ${thing.epoch} of ${thing.host}`;
-    case 'gap':
-    case 'withdrawn': {
-      const { from, to } = thing;
-      return `${thing.type} ${from.epoch}:${from.sequence}-${to.epoch}:${to.sequence}`;
-    }
-  }
-};
-
-/**
- * What a follower shows that looks, then looks again after each of the steps. What it has shown by then goes to the
- * step.
- */
-const follow = async (
-  world: World,
-  steps: readonly ((shown: readonly string[]) => unknown)[],
-  plan: Plan = () => GO,
-): Promise<Shown> => {
-  const lines: string[] = [];
-  const rest = [...steps];
-  const ports: FollowPorts = {
-    ...world.portsOf('reader', world.disk.process(plan)),
-    nextPoll: async () => {
-      const step = rest.shift();
-      await step?.([...lines]);
-      return step !== undefined;
-    },
-  };
-  try {
-    for await (const things of followLog(ports, world.optionsOf('reader'), grantMachine.decode)) {
-      lines.push(...things.map(lineOf));
-    }
-    return { lines, error: undefined };
-  } catch (error) {
-    return { lines, error };
-  }
-};
-
 const start = async (): Promise<{ world: World; a: ReturnType<World['controller']> }> => {
   const world = new World();
   const a = world.controller('a');
@@ -410,5 +365,101 @@ describe('a follower', () => {
       },
     );
     expect(lines).toEqual(['epoch 1 of a', '+two']);
+  });
+
+  test('makes durable what it read before it shows it', async () => {
+    const { world } = await start();
+    let isPolling = false;
+    const { lines } = await follow(
+      world,
+      [
+        () => {
+          isPolling = true;
+        },
+        async () => {
+          world.disk.powerCut('/log', 'all lost');
+          world.reboot('a');
+          await world.controller('b').log.takeover();
+        },
+      ],
+      ({ call }) => {
+        if (!isPolling || call !== 'read') return GO;
+        isPolling = false;
+        // behind the fsync with which a reader begins
+        return { kind: 'stop', until: dying(world, atSync({ kind: 'kill' }), 'two').then(() => undefined) };
+      },
+    );
+    expect(lines).toEqual(['epoch 1 of a', '+two', 'epoch 2 of b']);
+  });
+
+  /** A host takes an epoch; it stops before it writes what makes it complete. */
+  const takeUntilBase = async (
+    world: World,
+    host: string,
+    epoch: number,
+  ): Promise<{ finish(): Promise<void> }> => {
+    let resume = (): void => undefined;
+    const until = new Promise<void>((resolve) => {
+      resume = resolve;
+    });
+    let taken: Promise<unknown> = Promise.resolve();
+    await new Promise<void>((resolve) => {
+      const plan: Plan = ({ call, path }) => {
+        if (call !== 'append' || path !== world.epochPath(epoch)) return GO;
+        resolve();
+        return { kind: 'stop', until };
+      };
+      // It finds a successor, and is refused.
+      taken = world
+        .controller(host, plan)
+        .log.takeover()
+        .catch(() => undefined);
+    });
+    return {
+      finish: async () => {
+        resume();
+        await taken;
+      },
+    };
+  };
+
+  test('does not follow an epoch that became complete when its successor was there', async () => {
+    const { world } = await start();
+    let b: Awaited<ReturnType<typeof takeUntilBase>> | undefined;
+    const { lines } = await follow(
+      world,
+      [
+        async () => {
+          b = await takeUntilBase(world, 'b', 2);
+        },
+        () => undefined,
+      ],
+      ({ call, path }) => {
+        // It has looked for the successor, and is about to read it.
+        if (call !== 'open' || path !== world.epochPath(2) || b === undefined) return GO;
+        const { finish } = b;
+        b = undefined;
+        return { kind: 'stop', until: world.controller('c').log.takeover().then(finish) };
+      },
+    );
+    expect(lines).toEqual(['epoch 1 of a', 'epoch 3 of c']);
+  });
+
+  test.each([
+    ['says nothing of a gap', false, []],
+    ['says what it cannot show', true, ['gap 1:3-1:3']],
+  ] as const)('that began in an epoch that turns out to be void %s', async (_says, isLate, gap) => {
+    const { world } = await start();
+    if (isLate) await dying(world, atAppend('killLate'), 'late');
+    const b = await takeUntilBase(world, 'b', 2);
+    if (isLate) world.disk.landLateWrites();
+    const c = await takeUntilBase(world, 'c', 3);
+    await b.finish();
+    const { lines, error } = await follow(world, [
+      () => c.finish(),
+      () => world.controller('c').grant('two'),
+    ]);
+    expect(error).toBeUndefined();
+    expect(lines).toEqual(['epoch 2 of b', ...gap, 'epoch 3 of c', '+two']);
   });
 });
