@@ -39,7 +39,7 @@ export const storageWith = (
       wallMs: bootClock.wallMs,
       startSecond,
       record: new HostRecordFile(
-        logFiles,
+        hostFiles,
         join(worker.stateDirectory, 'controller', 'storage.json'),
         { cluster: cluster.name, instance: cluster.instance },
         process.pid,

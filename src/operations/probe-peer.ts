@@ -1,7 +1,7 @@
 /** The other host of a probe, as the one that asks has it: its part of the wire is xce-sandbox-protocol(7). */
 import { XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
-import type { RequestOf, ResponseOf } from '../rpc/message.ts';
+import type { ProbeVerb, RequestOf, ResponseOf } from '../rpc/message.ts';
 import type { RpcSession } from '../rpc/session.ts';
 import type {
   ProbeAction,
@@ -10,8 +10,6 @@ import type {
   ProbeResult,
   SecondProcess,
 } from '../wal/probe-action.ts';
-
-type ProbeVerb = 'probe-begin' | 'probe-act' | 'probe-kill' | 'probe-end';
 
 export type ProbeDeadline = {
   readonly monotonicMs: () => number;

@@ -6,11 +6,10 @@
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { errnoOf, XceError } from '../base/errors.ts';
+import type { MountPlace } from './mount-table.ts';
 
-/** What of a mount its quorum is looked up by; see mounts.ts. */
-type Mount = { readonly path: string; readonly source: string; readonly type: string };
-
-type ClientQuorum = { readonly known: boolean; readonly text: string };
+/** Whether a client that has lost the majority of the replicas stops writing; `text` says what was found out. */
+export type ClientQuorum = { readonly known: boolean; readonly text: string };
 
 /** A translator of the client, as far as it matters: `private` is its state, a `key = value` per line. */
 type Translator = {
@@ -88,7 +87,11 @@ const volumeOf = (source: string): string => /^[^/]*:\/?([^/[\]]+)/.exec(source)
  * `known` is false wherever a majority could not be shown; `text` then says what is wrong, or what to set. Throws
  * XceError 'os' while the client does not answer, as one that has lost the majority does not.
  */
-export const clientQuorum = async ({ path, source, type }: Mount): Promise<ClientQuorum> => {
+export const clientQuorum = async ({
+  path,
+  source,
+  type,
+}: Pick<MountPlace, 'path' | 'source' | 'type'>): Promise<ClientQuorum> => {
   if (type !== 'fuse.glusterfs') return { known: false, text: `nothing shows it on ${type}` };
   const graph = join(path, '.meta/graphs/active');
   let translators: readonly Translator[];

@@ -5,7 +5,8 @@
 import { dirname } from 'node:path';
 import { errnoOf, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
-import type { LogFiles } from '../os/log-files.ts';
+import type { LogFile, LogFiles } from '../os/log-files.ts';
+import type { MountPlace } from '../os/mount-table.ts';
 import { appendAll, onStorage, unlinkIfThere } from './failure.ts';
 import type { LogIdentity } from './replay.ts';
 import type { ProbeReport } from './storage.ts';
@@ -29,12 +30,9 @@ export type HostRecord = LogIdentity & {
 const OPTIONS_WITHOUT_EFFECT =
   /^(?:(?:no|rel|strict|lazy|nodir)?(?:atime|diratime)|lazytime|(?:no)?(?:suid|dev|exec)|(?:addr|clientaddr|mountaddr|mountport|mountvers|mountproto)=.*|(?:user|group)_id=.*)$/;
 
-export const marksOf = (mount: {
-  readonly type: string;
-  readonly source: string;
-  readonly options: readonly string[];
-  readonly superOptions: readonly string[];
-}): MountMarks => ({
+export const marksOf = (
+  mount: Pick<MountPlace, 'type' | 'source' | 'options' | 'superOptions'>,
+): MountMarks => ({
   type: mount.type,
   source: mount.source,
   options: [...new Set([...mount.options, ...mount.superOptions])]
@@ -127,7 +125,7 @@ export class HostRecordFile {
   }
 
   async #readText(): Promise<string | undefined> {
-    let file: Awaited<ReturnType<LogFiles['open']>>;
+    let file: LogFile;
     try {
       file = await this.#files.open(this.#path, 'read');
     } catch (error) {

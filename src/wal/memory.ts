@@ -12,7 +12,7 @@ import type { LogIdentity, Mark } from './replay.ts';
 /** A record that was acknowledged. The header (sequence 0) stands for an epoch of which no more is known. */
 export type Seen = Mark & { readonly epoch: number; readonly token: string };
 
-export const isNewer = (a: Seen, b: Seen | undefined): boolean =>
+const isNewer = (a: Seen, b: Seen | undefined): boolean =>
   b === undefined || a.epoch > b.epoch || (a.epoch === b.epoch && a.sequence > b.sequence);
 
 /**

@@ -7,7 +7,7 @@ import type { ProbeAction, ProbeParty, ProbeProcess, ProbeResult } from './probe
 
 /** In both directions together: a host is the looker in every other one. */
 export const LOOK_ROUNDS = 1000;
-export const PAIR_ROUNDS = 100;
+const PAIR_ROUNDS = 100;
 const ROUNDS_PER_UPDATE = 100;
 /** A lock that was given back, or whose holder was killed, must be free within this. */
 const FREED_MS_MAX = 5000;

@@ -1,7 +1,9 @@
 /** Whether storage keeps the promises that the lease log rests on. Whatever cannot be shown counts as not kept. */
 import { errnoOf, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
+import type { ClientQuorum } from '../os/client-quorum.ts';
 import type { LogFiles } from '../os/log-files.ts';
+import type { MountPlace } from '../os/mount-table.ts';
 import { onStorage, reasonOf } from './failure.ts';
 import { findChange, type HostRecord, marksOf } from './host-record.ts';
 import type { SecondProcess } from './probe-action.ts';
@@ -9,15 +11,8 @@ import { LocalParty, ProbeHand, removeLeftProbes, removeProbe } from './probe-ha
 import { LOOK_ROUNDS, probeOneHost } from './probe-script.ts';
 import type { ProbeReport, StorageFacts, StoragePort } from './storage.ts';
 
-/** The mount that a directory lies in; os/mounts.ts has more of it. */
-export type MountView = {
-  readonly path: string;
-  readonly source: string;
-  readonly type: string;
-  readonly device: string;
-  readonly options: readonly string[];
-  readonly superOptions: readonly string[];
-};
+/** The mount that a directory lies in. */
+export type MountView = Omit<MountPlace, 'mountId'>;
 
 type Rule = {
   readonly kind: 'shared' | 'local';
@@ -70,9 +65,6 @@ export const findMountProblem = (mount: MountView, storage: 'shared' | 'local'):
   const refused = rule.refuse.find((option) => options.includes(option));
   return refused === undefined ? undefined : `it is mounted with ${refused}`;
 };
-
-/** Whether a client that has lost the majority of the replicas stops writing; `text` says what was found out. */
-export type ClientQuorum = { readonly known: boolean; readonly text: string };
 
 export type StoragePorts = {
   readonly files: LogFiles;
