@@ -42,7 +42,6 @@ export const readBase = async (
       throw frame.corrupt('events stand before the complete record');
     }
   };
-  const all = Number.MAX_SAFE_INTEGER;
-  const { position } = await readFrames(source, path, FILE_START, visit, all, () => complete !== undefined);
+  const { position } = await readFrames(source, path, FILE_START, visit, () => complete !== undefined);
   return header && complete && { epoch, header, complete, end: position };
 };

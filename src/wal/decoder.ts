@@ -27,6 +27,17 @@ import {
 /** A file that is read by position: returns how many bytes it gave, 0 at the end of the file. */
 export type ByteSource = { read(into: Uint8Array, position: number): Promise<number> };
 
+/** Fills `into` from a position on, as far as the file goes; gives the number of bytes. */
+export const readUpTo = async (source: ByteSource, into: Uint8Array, position: number): Promise<number> => {
+  let length = 0;
+  while (length < into.length) {
+    const count = await source.read(into.subarray(length), position + length);
+    if (count === 0) break;
+    length += count;
+  }
+  return length;
+};
+
 /** Numbers are read five times as fast through a view as through Buffer's own methods (Node 20). */
 const viewOf = ({ buffer, byteOffset, byteLength }: Uint8Array): DataView =>
   new DataView(buffer, byteOffset, byteLength);
@@ -80,7 +91,7 @@ export class Frame {
 export type FramesRead = {
   /** Behind the last whole frame. */
   readonly position: FramePosition;
-  /** Bytes of a torn tail behind it, 0 when the file ends with a whole frame (or at `framesMax`). */
+  /** Bytes of a torn tail behind it, 0 when the file ends with a whole frame, or more was not wanted. */
   readonly tornBytes: number;
 };
 
@@ -94,12 +105,7 @@ const isRecordType = (type: number): type is RecordType => TYPES.includes(type);
  */
 export const isWithoutStart = async (source: ByteSource): Promise<boolean> => {
   const bytes = new Uint8Array(HEADER_BYTES);
-  let length = 0;
-  while (length < HEADER_BYTES) {
-    const count = await source.read(bytes.subarray(length), length);
-    if (count === 0) break;
-    length += count;
-  }
+  const length = await readUpTo(source, bytes, 0);
   if (bytes.every((byte) => byte === 0)) return true;
   const view = viewOf(bytes);
   if (length < HEADER_BYTES || crcOf(bytes, 0, CHECKED_HEADER_BYTES) !== view.getUint32(FIELD.check)) {
@@ -168,8 +174,7 @@ const endAt = async (
 };
 
 /**
- * Reads frames from `from` to the end of the file, or until `framesMax` have been visited, or `isEnough` says so after
- * one of them. Throws 'log-corrupt'
+ * Reads frames from `from` to the end of the file, or until `isEnough` says so after one of them. Throws 'log-corrupt'
  * with the offset of the frame that does not check, 'log-version' for one of a newer format; what `visit` throws
  * passes through. Reads never go back: a file that grows meanwhile is read as far as it was seen.
  */
@@ -178,20 +183,19 @@ export const readFrames = async (
   path: string,
   from: FramePosition,
   visit: (frame: Frame) => void,
-  framesMax = Number.MAX_SAFE_INTEGER,
   isEnough: () => boolean = () => false,
+  chunkBytes = CHUNK_BYTES,
 ): Promise<FramesRead> => {
-  let buffer = new Uint8Array(framesMax === 1 ? 4 << 10 : CHUNK_BYTES);
+  let buffer = new Uint8Array(chunkBytes);
   let view = viewOf(buffer);
   const frame = new Frame(path, buffer);
   let { offset, sequence, chain } = from;
   /** The frame at `offset` stands at `start` in the buffer; the buffer is filled to `end`. */
   let start = 0;
   let end = 0;
-  let frames = 0;
 
   for (;;) {
-    while (end - start >= HEADER_BYTES && frames < framesMax) {
+    while (end - start >= HEADER_BYTES) {
       const headerCheck = crcOf(buffer, start, start + CHECKED_HEADER_BYTES);
       if (headerCheck !== view.getUint32(start + FIELD.check)) {
         const suspect = { frameBytes: undefined, checks: undefined };
@@ -238,14 +242,12 @@ export const readFrames = async (
       frame.start = start + HEADER_BYTES;
       frame.end = payloadEnd;
       visit(frame);
-      frames += 1;
       start += frameBytes;
       offset += frameBytes;
       sequence += 1;
       chain = check;
       if (isEnough()) return { position: { offset, sequence, chain }, tornBytes: 0 };
     }
-    if (frames >= framesMax) return { position: { offset, sequence, chain }, tornBytes: 0 };
     const rest = end - start;
     const wanted =
       rest >= HEADER_BYTES

@@ -121,8 +121,7 @@ export class EntryReader<Item, Event> {
       };
       const isFull = (): boolean => bytes >= PORTION_BYTES;
       try {
-        const all = Number.MAX_SAFE_INTEGER;
-        const read = await readFrames(this.#source, this.path, this.#position, visit, all, isFull);
+        const read = await readFrames(this.#source, this.path, this.#position, visit, isFull);
         this.#tornBytes = read.tornBytes;
       } catch (error) {
         failure = { error };

@@ -5,6 +5,7 @@ import { assert, errnoOf, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { Clock } from '../os/clock.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
+import { readUpTo } from './decoder.ts';
 import { type EncodedFrame, encodeEvents, encodeFrame, itemBytes } from './encoder.ts';
 import { EpochDirectory } from './epoch-directory.ts';
 import { EpochReader } from './epoch-reader.ts';
@@ -571,11 +572,8 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     await appendAll(file, bytes);
     await file.sync();
     const back = Buffer.alloc(bytes.length);
-    for (let done = 0; done < back.length; ) {
-      const count = await file.read(back.subarray(done), next.offset - back.length + done);
-      if (count === 0) throw doubt('the record is not in the file');
-      done += count;
-    }
+    const length = await readUpTo(file, back, next.offset - back.length);
+    if (length < back.length) throw doubt('the record is not in the file');
     if (!back.equals(bytes)) throw doubt('the record does not read back as it was written');
     if ((await file.facts()).bytes !== next.offset) throw doubt('something stands behind the record');
   }

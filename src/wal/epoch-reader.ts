@@ -29,7 +29,6 @@ export class EpochReader<State, Event> {
     return new Replay(this.#view, file, seen?.epoch === epoch ? seen : undefined);
   }
 
-  /** Something that reads again until it is whole. */
   #emptied(path: string): XceError {
     return new XceError('log-corrupt', `${path} is empty, and no epoch above it is complete`, { at: path });
   }

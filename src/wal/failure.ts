@@ -1,4 +1,5 @@
-/** What a failed system call means for the log. */
+/** What a failed system call means for the log, and what takes several calls to be done. */
+import { dirname } from 'node:path';
 import { errnoOf, XceError } from '../base/errors.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 
@@ -81,3 +82,27 @@ export const appendAll = (file: LogFile, bytes: Uint8Array): Promise<void> =>
 /** Writes all of the bytes over what stands at a position. Throws the system's error. */
 export const overwriteAll = (file: LogFile, bytes: Uint8Array, position: number): Promise<void> =>
   writeAll(bytes, (rest, done) => file.overwrite(rest, position + done));
+
+/**
+ * Makes or replaces a file of this host, in a directory for root alone, as one step that survives a crash. Throws the
+ * system's error.
+ */
+export const replaceHostFile = async (
+  files: LogFiles,
+  path: string,
+  processId: number,
+  bytes: Uint8Array,
+): Promise<void> => {
+  const temporary = `${path}.new-${processId}`;
+  await files.makeDirectory(dirname(path), 0o700);
+  await unlinkIfThere(files, temporary);
+  const file = await files.open(temporary, 'create');
+  try {
+    await appendAll(file, bytes);
+    await file.sync();
+  } finally {
+    await file.close();
+  }
+  await files.rename(temporary, path);
+  await files.syncDirectory(dirname(path));
+};

@@ -7,7 +7,8 @@ import { errnoOf, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 import type { MountPlace } from '../os/mount-table.ts';
-import { appendAll, onStorage, unlinkIfThere } from './failure.ts';
+import { readUpTo } from './decoder.ts';
+import { onStorage, replaceHostFile, unlinkIfThere } from './failure.ts';
 import type { LogIdentity } from './replay.ts';
 import type { ProbeReport } from './storage.ts';
 
@@ -134,12 +135,7 @@ export class HostRecordFile {
     }
     try {
       const bytes = Buffer.alloc(LIMITS.probeRecordBytesMax + 1);
-      let length = 0;
-      while (length < bytes.length) {
-        const count = await file.read(bytes.subarray(length), length);
-        if (count === 0) break;
-        length += count;
-      }
+      const length = await readUpTo(file, bytes, 0);
       if (length === bytes.length) throw this.#unreadable('is longer than any record of a probe');
       return bytes.toString('utf8', 0, length);
     } finally {
@@ -155,26 +151,10 @@ export class HostRecordFile {
     });
   }
 
-  /** As one step that survives a crash. */
   async write(record: Omit<HostRecord, keyof LogIdentity>): Promise<void> {
     const text = `${JSON.stringify({ format: 1, ...this.#identity, ...record }, null, 2)}\n`;
-    await onStorage('write', this.#path, () => this.#replace(Buffer.from(text, 'utf8')));
-  }
-
-  async #replace(bytes: Buffer): Promise<void> {
-    const files = this.#files;
-    const directory = dirname(this.#path);
-    const temporary = `${this.#path}.new-${this.#processId}`;
-    await files.makeDirectory(directory, 0o700);
-    await unlinkIfThere(files, temporary);
-    const file = await files.open(temporary, 'create');
-    try {
-      await appendAll(file, bytes);
-      await file.sync();
-    } finally {
-      await file.close();
-    }
-    await files.rename(temporary, this.#path);
-    await files.syncDirectory(directory);
+    await onStorage('write', this.#path, () =>
+      replaceHostFile(this.#files, this.#path, this.#processId, Buffer.from(text, 'utf8')),
+    );
   }
 }

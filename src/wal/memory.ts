@@ -2,11 +2,10 @@
  * What this host has seen of the log, kept on its own disk. Storage can come back older than it was (a restored
  * snapshot, an export without sync, a wrong mount): the log alone cannot tell, the controllers together can.
  */
-import { dirname } from 'node:path';
 import { assert, errnoOf, XceError } from '../base/errors.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 import { crcOf } from './crc.ts';
-import { appendAll, onStorage, overwriteAll, storageFailure, unlinkIfThere } from './failure.ts';
+import { onStorage, overwriteAll, replaceHostFile, storageFailure } from './failure.ts';
 import type { LogIdentity, Mark } from './replay.ts';
 
 /** A record that was acknowledged. The header (sequence 0) stands for an epoch of which no more is known. */
@@ -199,20 +198,10 @@ export class HostMemory {
     return this.#file;
   }
 
-  /** Makes the file as one step that survives a crash, with the second line still empty. */
+  /** With the second line still empty. */
   async #create(line: Buffer): Promise<void> {
-    const temporary = `${this.path}.new-${this.#processId}`;
-    await this.#files.makeDirectory(dirname(this.path), 0o700);
-    await unlinkIfThere(this.#files, temporary);
-    const file = await this.#files.open(temporary, 'create');
-    try {
-      await appendAll(file, Buffer.concat([line, Buffer.alloc(LINE_BYTES, ' ')]));
-      await file.sync();
-    } finally {
-      await file.close();
-    }
-    await this.#files.rename(temporary, this.path);
-    await this.#files.syncDirectory(dirname(this.path));
+    const bytes = Buffer.concat([line, Buffer.alloc(LINE_BYTES, ' ')]);
+    await replaceHostFile(this.#files, this.path, this.#processId, bytes);
     this.#nextLine = 0;
   }
 }

@@ -2,6 +2,7 @@
 import { errnoOf, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
+import { readUpTo } from './decoder.ts';
 import { appendAll, lockFailure, reasonOf, unlinkIfThere } from './failure.ts';
 import { lookFor } from './look.ts';
 import { parseProbeName, probePath, probeStem } from './names.ts';
@@ -22,13 +23,7 @@ const answer = (done: boolean, text: string | null = null): ProbeResult => ({ do
 const readText = async (file: LogFile, from: number, end: number): Promise<string> => {
   const room = Math.max(0, Math.min(end - from, LIMITS.probeTextBytesMax));
   const bytes = Buffer.alloc(room);
-  let length = 0;
-  while (length < room) {
-    const count = await file.read(bytes.subarray(length), from + length);
-    if (count === 0) break;
-    length += count;
-  }
-  return bytes.toString('latin1', 0, length);
+  return bytes.toString('latin1', 0, await readUpTo(file, bytes, from));
 };
 
 export class ProbeHand implements ProbeProcess {

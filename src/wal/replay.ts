@@ -45,6 +45,9 @@ export const checkHeader = (header: LogHeader, identity: LogIdentity, epoch: num
   if (header.epoch !== epoch) throw corruptLog(path, 0, `it is the log of epoch ${header.epoch}`);
 };
 
+/** Nearly every header is shorter. */
+const HEADER_CHUNK_BYTES = 4 << 10;
+
 /** Reads the header of an epoch's file; undefined when the file ends within it. */
 export const readHeader = async (
   source: ByteSource,
@@ -53,16 +56,11 @@ export const readHeader = async (
   identity: LogIdentity,
 ): Promise<LogHeader | undefined> => {
   let header: LogHeader | undefined;
-  await readFrames(
-    source,
-    path,
-    FILE_START,
-    (frame) => {
-      if (frame.type !== TYPE.header) throw frame.corrupt('it does not begin with a header');
-      header = decodeHeader(frame);
-    },
-    1,
-  );
+  const visit = (frame: Frame): void => {
+    if (frame.type !== TYPE.header) throw frame.corrupt('it does not begin with a header');
+    header = decodeHeader(frame);
+  };
+  await readFrames(source, path, FILE_START, visit, () => header !== undefined, HEADER_CHUNK_BYTES);
   if (header !== undefined) checkHeader(header, identity, epoch, path);
   return header;
 };
