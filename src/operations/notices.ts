@@ -4,7 +4,7 @@ import type { LogNotice } from '../wal/log.ts';
 const describeNotice = (notice: LogNotice): string => {
   switch (notice.kind) {
     case 'torn-tail':
-      return `torn tail: ${notice.bytes} bytes from offset ${notice.offset} of ${notice.path} do not count; they stay in that file`;
+      return `torn tail: ${notice.bytes} bytes from offset ${notice.offset} of ${notice.path} do not count`;
     case 'epoch-taken':
       return `took epoch ${notice.epoch} of the lease log: ${notice.reason}`;
     case 'not-compacted':

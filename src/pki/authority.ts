@@ -20,7 +20,16 @@ import { closeDirectory, openRooted } from '../os/rooted.ts';
 import { loadTicketPrivateKey, PKI_FILES } from './identity.ts';
 import { type CertificateRole, parseClusterName } from './names.ts';
 import { ISSUED_DIRECTORY, signRevocations } from './revocation.ts';
-import { loadAuthority, loadX509, P256, pemOf, randomSerial, SIGNING, signingKeyOf } from './signing.ts';
+import {
+  BACKDATE_MS,
+  loadAuthority,
+  loadX509,
+  P256,
+  pemOf,
+  randomSerial,
+  SIGNING,
+  signingKeyOf,
+} from './signing.ts';
 
 type WebCryptoKeyPair = { readonly privateKey: webcrypto.CryptoKey; readonly publicKey: webcrypto.CryptoKey };
 
@@ -34,8 +43,6 @@ export type Bundle = {
 };
 
 const DAY_MS = 24 * 3600 * 1000;
-/** Clocks of a cluster differ; a certificate must not be refused by the first host it is copied to. */
-const BACKDATE_MS = 3600 * 1000;
 const AUTHORITY_DAYS = 3650;
 const PUBLIC_MODE = 0o644;
 const SECRET_MODE = 0o600;
@@ -174,8 +181,9 @@ export const createAuthority = async (
 
 /**
  * Issues the identity of one host as a directory to be copied there: ca.crt, ca.crl, host.crt, host.key, ticket.pub,
- * and for controllers ticket.key. The authority keeps a copy of the certificate, so that it can be revoked by name. `out` may be the authority's own directory. Throws 'pki-exists' when `out` holds
- * another identity, 'usage' when the authority would run out first.
+ * and for controllers ticket.key. The authority keeps a copy of the certificate, so that it can be revoked by name.
+ * `out` may be the authority's own directory. Throws 'pki-exists' when `out` holds another identity, 'usage' when the
+ * authority would run out first.
  */
 export const issue = async (
   directory: string,

@@ -14,14 +14,11 @@ import { kindOf, listNames } from '../os/root-files.ts';
 import { PKI_FILES } from './identity.ts';
 import { type CertificateRole, normalSerial, readCertificateNames } from './names.ts';
 import { encodeRevocations, parseRevocations, type RevokedSerial } from './revocation-list.ts';
-import { type Authority, loadAuthority, loadX509, SIGNING, signingKeyOf } from './signing.ts';
+import { type Authority, BACKDATE_MS, loadAuthority, loadX509, SIGNING, signingKeyOf } from './signing.ts';
 
 /** Directory of the authority with each certificate that it issued, as SERIAL.crt. */
 export const ISSUED_DIRECTORY = 'issued';
 const ISSUED_NAME = /^([0-9a-f]{2,40})\.crt$/;
-
-/** Clocks of a cluster differ; a list must not be refused by the first host that it is copied to. */
-const BACKDATE_MS = 3600 * 1000;
 
 /** Signs a list of these. It holds for as long as the authority does: it is replaced when it changes. */
 export const signRevocations = async (

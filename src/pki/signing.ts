@@ -12,6 +12,9 @@ import { PKI_FILES } from './identity.ts';
 export const P256 = { name: 'ECDSA', namedCurve: 'P-256' } as const;
 export const SIGNING = { name: 'ECDSA', hash: 'SHA-256' } as const;
 
+/** Clocks of a cluster differ; what is signed must not be refused by the first host that it is copied to. */
+export const BACKDATE_MS = 3600 * 1000;
+
 export const loadX509 = async () => {
   // The library's dependency injection needs the metadata API before it is loaded.
   await import('reflect-metadata');

@@ -98,8 +98,7 @@ export const checkLog = async <State, Event>(
 
   const checkOne = async (epoch: number): Promise<void> => {
     const path = directory.pathOf(epoch);
-    const file = await directory.open(epoch, 'read');
-    if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
+    const file = await directory.openExisting(epoch, 'read');
     try {
       const { bytes } = await onStorage('look at', path, () => file.facts());
       const isSuperseded = epochs.some(({ status }) => status === 'complete');

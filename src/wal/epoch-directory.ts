@@ -115,28 +115,36 @@ export class EpochDirectory {
     }
   }
 
-  /** The header of an epoch's file; undefined when the file is empty or ends within it. */
-  async headerOf(epoch: number): Promise<LogHeader | undefined> {
+  /** The same for an epoch that must be there: no name of one is ever removed. */
+  async openExisting(epoch: number, purpose: 'read' | 'append'): Promise<LogFile> {
+    const file = await this.open(epoch, purpose);
+    if (file !== undefined) return file;
     const path = this.pathOf(epoch);
-    const file = await this.open(epoch, 'read');
-    if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
+    throw new XceError('log-corrupt', `${path} is gone`, { at: path });
+  }
+
+  async #withFile<T>(
+    epoch: number,
+    what: string,
+    use: (file: LogFile, path: string) => Promise<T>,
+  ): Promise<T> {
+    const path = this.pathOf(epoch);
+    const file = await this.openExisting(epoch, 'read');
     try {
-      return await onStorage('read', path, () => readHeader(file, path, epoch, this.identity));
+      return await onStorage(what, path, () => use(file, path));
     } finally {
       await file.close();
     }
   }
 
+  /** The header of an epoch's file; undefined when the file is empty or ends within it. */
+  async headerOf(epoch: number): Promise<LogHeader | undefined> {
+    return await this.#withFile(epoch, 'read', (file, path) => readHeader(file, path, epoch, this.identity));
+  }
+
   /** Bytes of an epoch's file, asked afresh. */
   async sizeOf(epoch: number): Promise<number> {
-    const path = this.pathOf(epoch);
-    const file = await this.open(epoch, 'read');
-    if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
-    try {
-      return (await onStorage('look at', path, () => file.facts())).bytes;
-    } finally {
-      await file.close();
-    }
+    return await this.#withFile(epoch, 'look at', async (file) => (await file.facts()).bytes);
   }
 
   /**
@@ -144,16 +152,9 @@ export class EpochDirectory {
    * that its owner had begun before landed in it afterwards.
    */
   async supersededHeaderOf(epoch: number): Promise<LogHeader | undefined> {
-    const path = this.pathOf(epoch);
-    const file = await this.open(epoch, 'read');
-    if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
-    try {
-      return await onStorage('read', path, async () =>
-        (await isWithoutStart(file)) ? undefined : await readHeader(file, path, epoch, this.identity),
-      );
-    } finally {
-      await file.close();
-    }
+    return await this.#withFile(epoch, 'read', async (file, path) =>
+      (await isWithoutStart(file)) ? undefined : await readHeader(file, path, epoch, this.identity),
+    );
   }
 
   /** Gives up the bytes of a file that counts no more. Throws the system's error. */

@@ -441,8 +441,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   async #openLog(epoch: number): Promise<OpenLog<State, Event>> {
     const path = this.#directory.pathOf(epoch);
     const seen = await this.#memory.load();
-    const file = await this.#directory.open(epoch, 'append');
-    if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
+    const file = await this.#directory.openExisting(epoch, 'append');
     try {
       const { identity } = await onStorage('look at', path, () => file.facts());
       const header = await onStorage('read', path, () =>

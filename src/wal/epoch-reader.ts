@@ -40,8 +40,7 @@ export class EpochReader<State, Event> {
   async #replayDown(from: number, seen: Seen | undefined): Promise<Replay<State, Event>> {
     for (let epoch = from; epoch >= 1; epoch--) {
       const path = this.#directory.pathOf(epoch);
-      const file = await this.#directory.open(epoch, 'read');
-      if (file === undefined) throw new XceError('log-corrupt', `${path} is gone`, { at: path });
+      const file = await this.#directory.openExisting(epoch, 'read');
       try {
         await onStorage('fsync', path, () => file.sync());
         const replay = this.newReplay(epoch, seen);

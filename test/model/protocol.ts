@@ -2,8 +2,8 @@
  * The epoch protocol of xce-sandbox-log(5) as data: every step that touches the storage or a lock is one
  * transition, and each rule of the page is a switch. Assumed of the storage: one name is given to one inode,
  * a fresh look-up sees every name once the time of its directory has moved, and what fsync acknowledged survives.
- * Not assumed: that it sees the name before, that writes land whole or at once, that a killed process's last write is over, that an fsync after a failed one means
- * anything, or that there is a lock between hosts.
+ * Not assumed: that it sees the name before, that writes land whole or at once, that a killed process's last write is
+ * over, that an fsync after a failed one means anything, or that there is a lock between hosts.
  */
 
 export const RULES = [
