@@ -9,7 +9,7 @@ import { tellNotices } from './notices.ts';
 export type RepairResult = LogPosition & {
   /** False: nothing was wrong, and nothing was written. */
   readonly repaired: boolean;
-  /** The files that ended in the middle: each stays as it is, and from the offset on it does not count. */
+  /** Files that ended in the middle: from the offset on none counts, and each stays until its successor has a record. */
   readonly kept: readonly { readonly path: string; readonly offset: number; readonly bytes: number }[];
 };
 
