@@ -55,10 +55,12 @@ export const openLogAt = <State, Event>(
   timeouts = { lockTimeoutMs: 30_000, holdTimeoutMs: 30_000 },
   port: StoragePort = openStorage(storage, place.memoryPath),
   files: LogFiles = logFiles,
+  hostFiles = files,
 ): EpochLog<State, Event> =>
   new EpochLog(
     {
       files,
+      hostFiles,
       clock: systemClock,
       bootId: readBootId(),
       processId: process.pid,
