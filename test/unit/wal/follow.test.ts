@@ -462,4 +462,39 @@ describe('a follower', () => {
     expect(error).toBeUndefined();
     expect(lines).toEqual(['epoch 2 of b', ...gap, 'epoch 3 of c', '+two']);
   });
+
+  test('takes what lands in a file that is emptied while it reads it for no corruption', async () => {
+    const { world, a } = await start();
+    let reads = 0;
+    let isPolling = false;
+    const empty = async (): Promise<void> => {
+      await a.log.compact();
+      await a.grant('three');
+      // The file is emptied behind the commit.
+      await a.log.close();
+      const late = Buffer.alloc(2_000_000);
+      late.fill(1, late.length - 100);
+      world.disk.alter(world.epochPath(1), () => late);
+    };
+    const { lines, error } = await follow(
+      world,
+      [
+        async () => {
+          await a.log.commit(() => ({
+            events: Array.from({ length: 6000 }, (_, uid) => ({
+              uid: uid + 10,
+              by: 'x'.repeat(100),
+              part: 1 as const,
+            })),
+            result: undefined,
+          }));
+          isPolling = true;
+        },
+        () => undefined,
+      ],
+      ({ call }) => (isPolling && call === 'read' && ++reads === 3 ? { kind: 'stop', until: empty() } : GO),
+    );
+    expect(error).toBeUndefined();
+    expect(lines).toEqual(['epoch 1 of a', 'gap 1:3-1:3', 'epoch 2 of a', '+three']);
+  });
 });
