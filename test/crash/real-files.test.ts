@@ -74,6 +74,8 @@ test('a controller that was cut off while another took over writes not one byte 
   const other = openRealLog(localPlace(root, 'b'));
   await other.takeover();
   await other.commit((state) => decideGrant(state, 'meanwhile'));
+  // Its turn comes when the file below has been emptied, behind the commit.
+  await other.read();
   const filesOf = () =>
     readdirSync(join(root, 'log')).map((name) => readFileSync(join(root, 'log', name), 'hex'));
   const before = filesOf();
