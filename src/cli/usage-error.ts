@@ -75,7 +75,8 @@ const describeOther = (message: string): string => {
     .filter(
       (line) => line !== '' && !/^(The following errors? occurred:|See more help with --help)$/.test(line),
     );
-  return escapeText(lines.join('; '));
+  // A flag with a value of more than one part is shown by oclif as an object.
+  return escapeText(lines.join('; ').replaceAll(/(--[a-z-]+)=\[object Object\]/g, '$1'));
 };
 
 /** What oclif's error about `argv` becomes: 'usage', with the help that fits as the next command. */

@@ -60,10 +60,10 @@ export const resolveNodes = (
   return faults.length > 0 ? { faults } : { nodes: [...nodes] };
 };
 
-const describeFault = ({ requested, reason, candidates }: ResolveFault): string => {
+const describeFault = ({ requested, reason, candidates }: ResolveFault, among: string): string => {
   switch (reason) {
     case 'unknown':
-      return `${requested} is none of [nodes] hosts`;
+      return `${requested} is none of ${among}`;
     case 'ambiguous':
       return `${requested} is ambiguous: it may mean ${candidates.slice(0, 4).join(' or ')}`;
     case 'same-node':
@@ -71,17 +71,24 @@ const describeFault = ({ requested, reason, candidates }: ResolveFault): string 
   }
 };
 
-/** resolveNodes for names that a caller gave; throws 'node-unknown' that tells the first few faults. */
+const CONFIGURED = { among: '[nodes] hosts', next: 'xce-sandbox config show' } as const;
+
+/**
+ * resolveNodes for names that a caller gave; throws 'node-unknown' that tells the first few faults. `among` says what
+ * they were to be, and `next` how to see it.
+ */
 export const requireNodes = (
   requested: readonly NodeName[],
   configured: readonly NodeName[],
+  { among, next }: { readonly among: string; readonly next: string } = CONFIGURED,
 ): readonly NodeName[] => {
   const { nodes, faults } = resolveNodes(requested, configured);
   if (nodes !== undefined) return nodes;
-  const shown = faults.slice(0, 4).map(describeFault);
+  const shown = faults.slice(0, 4).map((fault) => describeFault(fault, among));
   const more = faults.length > shown.length ? [`and ${faults.length - shown.length} more`] : [];
   throw new XceError('node-unknown', [...shown, ...more].join('; '), {
     unchanged: 'no node was chosen and nothing was started',
+    next,
     detail: { faults: faults.slice(0, 64) },
   });
 };

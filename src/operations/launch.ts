@@ -6,7 +6,9 @@
  * Nothing of the job starts before every node is ready; one refusal undoes what this launch had prepared. While
  * steps run, the lease and the nodes' tickets are renewed well before they end.
  */
+
 import { randomBytes } from 'node:crypto';
+import { countOf } from '../base/count.ts';
 import { formatDuration } from '../base/duration.ts';
 import { type ErrorCode, XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
@@ -15,10 +17,10 @@ import { setLongTimeout } from '../launch/long-timeout.ts';
 import type { LaunchOutcome } from '../launch/outcome.ts';
 import type { OutputSink } from '../launch/output.ts';
 import { type Launch, type LaunchEvent, type StdinPlan, startLaunch } from '../launch/run.ts';
-import type { LeaseRef } from '../lease/reference.ts';
+import { commandFor, type LeaseRef } from '../lease/reference.ts';
 import type { LeaseView } from '../lease/view.ts';
 import { prterunArguments } from '../mpi/prrte.ts';
-import { parseNodeList } from '../nodes/hostlist.ts';
+import { foldNodes, parseNodeList } from '../nodes/hostlist.ts';
 import { requireNodes } from '../nodes/resolve.ts';
 import type { ResponseOf } from '../rpc/message.ts';
 import type { Context } from './context.ts';
@@ -146,7 +148,12 @@ const prepareNodes = async (
 
 const chooseNodes = (lease: LeaseView, text: string | undefined): readonly NodeName[] => {
   const own = lease.nodes.filter((node) => node.role === 'job').map(({ node }) => node);
-  return text === undefined ? own : requireNodes(parseNodeList(text), own);
+  return text === undefined
+    ? own
+    : requireNodes(parseNodeList(text), own, {
+        among: `the nodes of lease ${lease.lease} (${foldNodes(own)})`,
+        next: commandFor('lease show', { job: lease.job, attempt: lease.attempt }),
+      });
 };
 
 const chooseStdin = (input: LaunchInput, nodes: readonly NodeName[]): readonly NodeName[] => {
@@ -159,7 +166,10 @@ const chooseStdin = (input: LaunchInput, nodes: readonly NodeName[]): readonly N
     case undefined:
       return input.mpi ? steps : [];
     default:
-      return requireNodes([input.stdin], steps);
+      return requireNodes([input.stdin], steps, {
+        among: `none, all, or a node with a step (${foldNodes(steps)})`,
+        next: 'xce-sandbox help launch',
+      });
   }
 };
 
@@ -171,7 +181,7 @@ const planSteps = (input: LaunchInput, nodes: readonly NodeName[]) => {
   if (input.mpi && ranks > slots) {
     throw new XceError(
       'usage',
-      `${ranks} ranks do not fit into ${tasksPerNode} on each of ${nodes.length} nodes`,
+      `${ranks} ranks do not fit into ${tasksPerNode} on each of ${countOf(nodes.length, 'node')}`,
     );
   }
   return {
@@ -194,7 +204,7 @@ export const launchJob = async (
   const ref: LeaseRef = { lease: found.lease };
   const nodes = chooseNodes(found, input.nodes);
   const steps = planSteps(input, nodes);
-  const ticketed = await progress.phase(`prepare ${nodes.length} nodes`, () =>
+  const ticketed = await progress.phase(`prepare ${countOf(nodes.length, 'node')}`, () =>
     prepareNodes(context, ref, nodes, ports.cancelled),
   );
   const { lease, tickets } = ticketed;

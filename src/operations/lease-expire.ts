@@ -1,4 +1,5 @@
 /** Ends the right to run of leases whose time is over. Their uids stay where they are: time never frees one. */
+import { countOf } from '../base/count.ts';
 import { XceError } from '../base/errors.ts';
 import type { Expiries } from '../lease/rules.ts';
 import type { Context } from './context.ts';
@@ -30,7 +31,7 @@ export const expireLeases = async (
 export const requireSure = ({ outcomes, doubt }: ExpireResult): void => {
   if (doubt === null) return;
   const unsure = outcomes.filter(({ outcome }) => outcome === 'unsure');
-  throw new XceError('clock-skew', `${unsure.length} leases: ${doubt}`, {
+  throw new XceError('clock-skew', `${countOf(unsure.length, 'lease')}: ${doubt}`, {
     unchanged: 'leases of which this host cannot tell',
     next: 'compare the clocks of this host and of the storage',
     detail: { outcomes },

@@ -55,7 +55,10 @@ export const refuseProblems = (problems: readonly LogProblem[], next: string): v
 /** Checks every byte of every epoch, and replays what counts; writes nothing anywhere. */
 export const verifyLeaseLog = async (context: Context): Promise<LogVerification> => {
   const { epochs, problems, newest } = await checkLeaseLog(context.settings);
-  refuseProblems(problems, 'man xce-sandbox-log');
+  refuseProblems(
+    problems,
+    'xce-sandbox lease repair; where bytes do not check it touches nothing and says what can be done',
+  );
   assert(newest !== null, 'a log without problems has a newest complete epoch');
   const { state, ...position } = newest;
   return { ...position, leases: state.leases.size, epochs };

@@ -3,6 +3,7 @@
  * over and verified, then the uid is free. Whatever is missing puts the lease into quarantine with the reason; a
  * later release goes on from there. A node that an operator has reclaimed holds up the uid, but not the files.
  */
+import { countOf } from '../base/count.ts';
 import { assert, type ErrorCode, XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
 import type { LeaseNumber, NodeName } from '../base/ids.ts';
@@ -153,7 +154,7 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
   const before = await leases.show(requireLeaseRef(selection));
   const ref: LeaseRef = { lease: before.lease };
 
-  const certified = await progress.phase(`drain ${before.nodes.length} nodes`, async () => {
+  const certified = await progress.phase(`drain ${countOf(before.nodes.length, 'node')}`, async () => {
     const asked = before.nodes.filter((node) => !node.certified).map(({ node }) => node);
     const { bindings } = await challengeNodes(context, asked, 'hello');
     const begun =

@@ -25,11 +25,12 @@ const adviseOnProblems = (
   epochs: readonly EpochReport[],
   problems: readonly LogProblem[],
 ): string => {
-  const bad = new Set(problems.map(({ path }) => path));
+  const bad = new Set(problems.flatMap(({ code, path }) => (code === 'log-rollback' ? [] : [path])));
   const whole = epochs.filter(({ path, status }) => status === 'complete' && !bad.has(path));
   const checks = whole.length === 0 ? 'no complete epoch checks' : `epochs that check: ${listEpochs(whole)}`;
   const copies = `cp -a ${directory} to a safe place`;
-  const restore = `bring back ${[...bad].join(', ')} from a snapshot or a replica of the storage`;
+  const lost = bad.size === 0 ? `the newest state of ${directory}` : [...bad].join(', ');
+  const restore = `bring back ${lost} from a snapshot or a replica of the storage`;
   return `stop allocating; ${copies}; ${restore}; xce-sandbox lease verify (${checks})`;
 };
 

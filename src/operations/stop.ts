@@ -1,3 +1,4 @@
+import { countOf } from '../base/count.ts';
 import type { NodeName } from '../base/ids.ts';
 import { type Answer, askAll, failures, joinFailures } from '../launch/fleet.ts';
 import type { ResponseOf } from '../rpc/message.ts';
@@ -28,7 +29,7 @@ export const stopNodes = (
 export const stopJob = async (context: Context, selection: LeaseSelection): Promise<StopResult> => {
   const lease = await context.leases.show(requireLeaseRef(selection));
   const nodes = lease.nodes.map(({ node }) => node);
-  const answers = await context.progress.phase(`stop on ${nodes.length} nodes`, () =>
+  const answers = await context.progress.phase(`stop on ${countOf(nodes.length, 'node')}`, () =>
     stopNodes(context, lease.lease, nodes),
   );
   const failure = joinFailures(failures(answers), 'not stopped everywhere', {

@@ -3,6 +3,7 @@
  * meanwhile would own what the job wrote. So it is looked up again before any file changes its owner, and by
  * `lease audit` for all leases; a lease whose uid is somebody's is flagged and ends.
  */
+import { countOf } from '../base/count.ts';
 import { XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
 import { commandFor } from '../lease/reference.ts';
@@ -113,7 +114,7 @@ export const auditUids = async (context: Context): Promise<AuditResult> => {
       found.push({ lease: lease.lease, uid, job, attempt, answer, reason });
     }
   };
-  await context.progress.phase(`look up the uids of ${leases.length} leases`, async (update) => {
+  await context.progress.phase(`look up the uids of ${countOf(leases.length, 'lease')}`, async (update) => {
     await Promise.all(Array.from({ length: LOOK_UPS_AT_ONCE }, () => take(update)));
   });
   return {

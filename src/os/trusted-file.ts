@@ -31,7 +31,8 @@ const requireTrustedDirectory = (path: string): void => {
   if (facts.uid !== 0 || (facts.mode & 0o022) !== 0) {
     throw new XceError('config-unsafe', `${path} must belong to root and be writable by root alone`, {
       at: path,
-      next: `chown root:root ${path} && chmod go-w ${path}`,
+      // Never a chmod of the directory: it may be /tmp, or somebody's home.
+      next: 'keep the file below directories that only root may write, such as /etc/xce-sandbox',
     });
   }
 };

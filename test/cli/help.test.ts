@@ -76,6 +76,7 @@ describe('a command line that is not valid', () => {
     ['lease allocate', /Missing required flag job; .* nodes; .* submitter \[/],
     ['lease show', /which lease is meant\?.*\n {2}next: give --job ID or --lease N\n/],
     ['lease show --job 1 --lease 2', /--lease=2 cannot also be provided when using --job/],
+    ['lease probe --listen --peer ctl2', /: --peer cannot also be provided when using --listen/],
     ['lease show --attempt 1', /--attempt: --job/],
     ['lease show --job', /--job expects a value/],
     ['lease show --job 1 --job 2', /--job can only be specified once/],

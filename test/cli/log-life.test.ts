@@ -188,6 +188,17 @@ describe('lease repair', () => {
   });
 });
 
+test('repair of a log that is older than this host has seen says that the newest is what is missing', async () => {
+  const older = Buffer.from(host.snapshot(LOG_DIRECTORY)['leases.wal.1'] ?? '', 'hex');
+  await host.must(['lease', 'compact']);
+  await host.must(allocate('2'));
+  await host.shell(`rm ${logPath(2)}`);
+  host.write(logPath(1), older, 0o600);
+  const { next } = await expectRefusal(host, { args: 'lease repair', code: 'log-rollback', status: 65 });
+  expect(next).toMatch(/bring back the newest state of \S+ from a snapshot .*\(epochs that check: 1\)/);
+  expect(next).not.toContain('leases.wal.1');
+});
+
 describe('lease verify', () => {
   beforeEach(async () => {
     await host.must(['lease', 'compact']);

@@ -50,6 +50,15 @@ describe.skipIf(process.geteuid?.() !== 0)('readTrustedFile', () => {
     expect(refusal(file)).toBe(`config-unsafe: ${top}/etc must belong to root and be writable by root alone`);
   });
 
+  test('nobody is told to change the mode of a directory that others may need', () => {
+    chmodSync(top, 0o1777);
+    expect(() => readTrustedFile(file, 100)).toThrow(
+      expect.objectContaining({
+        facts: expect.objectContaining({ next: expect.not.stringMatching(/chmod|chown/) }),
+      }),
+    );
+  });
+
   test('a parent of another user is refused', () => {
     chownSync(top, 65_533, 65_533);
     expect(refusal(file)).toMatch(/^config-unsafe: /);
