@@ -9,7 +9,7 @@ import { tellNotices } from './notices.ts';
 export type RepairResult = LogPosition & {
   /** False: nothing was wrong, and nothing was written. */
   readonly repaired: boolean;
-  /** Files that ended in the middle: from the offset on none counts, and each stays until its successor has a record. */
+  /** Files that ended in the middle: from the offset on none counts, and each stays as it is. */
   readonly kept: readonly { readonly path: string; readonly offset: number; readonly bytes: number }[];
 };
 

@@ -2,12 +2,12 @@
 import { assert, errnoOf, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
-import { isWithoutStart } from './decoder.ts';
+import { isWithoutStart, readFrames } from './decoder.ts';
 import { onStorage, storageFailure, unlinkIfThere } from './failure.ts';
 import { lookFor } from './look.ts';
 import { epochPath, parseEpochName, parsePreparedName } from './names.ts';
 import { removeLeftProbes } from './probe-hand.ts';
-import { corruptLog, type LogHeader } from './record.ts';
+import { corruptLog, FILE_START, type LogHeader } from './record.ts';
 import { type LogIdentity, readHeader } from './replay.ts';
 import { type StorageFacts, type StoragePort, storageTypeOf } from './storage.ts';
 
@@ -157,16 +157,27 @@ export class EpochDirectory {
     );
   }
 
-  /** Gives up the bytes of a file that counts no more. Throws the system's error. */
+  /**
+   * Gives up the bytes of a file that counts no more, unless it ends in a torn tail: then it is what an operator who
+   * asks what was lost has left. Throws the system's error, and 'log-corrupt' for one that does not check.
+   */
   async empty(epoch: number): Promise<void> {
     const file = await this.open(epoch, 'append');
     if (file === undefined) return;
     try {
+      if (await this.#endsTorn(file, this.pathOf(epoch))) return;
       await file.empty();
       await file.sync();
     } finally {
       await file.close();
     }
+  }
+
+  async #endsTorn(file: LogFile, path: string): Promise<boolean> {
+    // A write that landed in a file which was emptied before.
+    if (await isWithoutStart(file)) return false;
+    const { tornBytes } = await readFrames(file, path, FILE_START, () => undefined);
+    return tornBytes > 0;
   }
 
   /** What the directory lies on. Throws 'storage-unfit'. */

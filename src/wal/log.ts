@@ -17,7 +17,7 @@ export type LogPosition = {
 
 /** Something that happened on the way and that a person should read; the operation itself went well. */
 export type LogNotice =
-  /** The newest log ended in an incomplete record; its bytes do not count, and stay until the file is emptied. */
+  /** The newest log ended in an incomplete record; its bytes do not count, and stay where they are. */
   | { readonly kind: 'torn-tail'; readonly path: string; readonly offset: number; readonly bytes: number }
   /** This host took the next epoch by itself; `reason` is one line. */
   | { readonly kind: 'epoch-taken'; readonly epoch: number; readonly reason: string }

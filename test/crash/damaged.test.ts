@@ -101,7 +101,8 @@ describe('a log whose last record was never acknowledged', () => {
         for (let replay = 0; replay < 2; replay++)
           expect([...(await world.replay()).values()].map(({ by }) => by)).toEqual(names);
         expect(await world.findBroken()).toEqual([]);
-        expect(bytesIn(world)).toEqual(damaged);
+        // Where nothing was torn there is nothing to keep.
+        expect(bytesIn(world)).toEqual(bytes === 0 ? Buffer.alloc(0) : damaged);
       }
     },
   );

@@ -5,7 +5,7 @@ import { repairLeaseLog } from '../../operations/lease-repair.ts';
 export default class LeaseRepair extends BaseCommand {
   static override summary = 'Go on in a new file where a crash left the lease log unfinished.';
   static override description =
-    'The unfinished file stays as it is until its successor has a record. Bytes that do not check are refused, and nothing is touched.';
+    'The unfinished file stays as it is. Bytes that do not check are refused, and nothing is touched.';
 
   async run(): Promise<void> {
     const { flags } = await this.parse(LeaseRepair);

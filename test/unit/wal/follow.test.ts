@@ -3,7 +3,7 @@ import type { FollowPorts } from '../../../src/wal/follow.ts';
 import { type Followed, followLog } from '../../../src/wal/follow.ts';
 import { follow } from '../../crash/follower.ts';
 import { type Fate, GO, type Plan } from '../../crash/simulated-disk.ts';
-import { type GrantEvent, grantMachine, World } from '../../crash/world.ts';
+import { type Controller, type GrantEvent, grantMachine, World } from '../../crash/world.ts';
 
 type Thing = Followed<GrantEvent>;
 const start = async (): Promise<{ world: World; a: ReturnType<World['controller']> }> => {
@@ -35,6 +35,9 @@ const dying = (world: World, plan: Plan, by: string): Promise<unknown> =>
     .controller('a', plan)
     .grant(by)
     .catch(() => undefined);
+
+/** Files are emptied behind a commit that is acknowledged already; what comes next waits for that. */
+const emptied = ({ log }: Controller): Promise<unknown> => log.read();
 
 describe('a follower', () => {
   test('shows what is committed after it came, each record once, and writes nothing', async () => {
@@ -124,12 +127,14 @@ describe('a follower', () => {
         await a.grant('three');
         await a.log.compact();
         await a.grant('four');
+        await emptied(a);
       },
       async () => {
         await a.log.compact();
         await a.grant('five');
         await a.log.compact();
         await a.grant('six');
+        await emptied(a);
       },
     ]);
     expect(error).toBeUndefined();
@@ -165,6 +170,7 @@ describe('a follower', () => {
         const b = world.controller('b');
         await b.log.takeover();
         await b.grant('three');
+        await emptied(b);
         world.disk.landLateWrites();
         expect(world.disk.bytesOf(world.epochPath(1))?.length).toBeGreaterThan(0);
       },
