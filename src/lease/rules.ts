@@ -28,6 +28,7 @@ import {
   type LeaseState,
   type LeaseStatus,
   previewLease,
+  proofOf,
   scopesOf,
   unaccountedNodes,
   uncertifiedNodes,
@@ -370,6 +371,12 @@ const blocked = (lease: Lease, missing: readonly string[], what: string): Refusa
     detail: { lease: lease.number, missing: missing.slice(0, LIMITS.leaseScopesMax) },
   });
 
+export type NormaliseStart = {
+  readonly lease: LeaseView;
+  /** What the walks that begin now rest on; see ScopeResult. */
+  readonly proof: string;
+};
+
 /**
  * Only after every node has certified or was reclaimed: a live process can hide files from a walk. What a reclaimed
  * node could still do is for its operator to answer for, and for the verify passes after its certificate to find.
@@ -378,19 +385,22 @@ export const decideBeginNormalise = (
   state: LeaseState,
   facts: RuleFacts,
   ref: LeaseRef,
-): LeaseDecision<LeaseView> => {
+): LeaseDecision<NormaliseStart> => {
   const found = findIn(state, ref, ['draining', 'normalising']);
   if (!found.ok) return found;
   const lease = found.value;
-  if (lease.status === 'normalising') return change(lease, [], facts);
-  const missing = unaccountedNodes(lease);
+  const missing = lease.status === 'normalising' ? [] : unaccountedNodes(lease);
   if (missing.length > 0) return blocked(lease, missing, 'a certificate');
-  return change(lease, [{ kind: 'normalise', lease: lease.number }], facts);
+  const events: readonly ExistingEvent[] =
+    lease.status === 'normalising' ? [] : [{ kind: 'normalise', lease: lease.number }];
+  return decide(events, { lease: viewAfter(lease, events, facts), proof: proofOf(lease) });
 };
 
 /** What a verify pass over one scope found. Counts of inodes; `left` is what still belongs to the uid. */
 export type ScopeResult = {
   readonly path: string;
+  /** Of the NormaliseStart before the walk: what a node did before it certified may lie behind the walk. */
+  readonly proof: string;
   readonly walked: number;
   readonly changed: number;
   readonly left: number;
@@ -406,9 +416,18 @@ export const decideFinishRoot = (
   const found = findIn(state, ref, ['normalising']);
   if (!found.ok) return found;
   const lease = found.value;
-  const { path, walked, changed, left } = result;
+  const { path, proof, walked, changed, left } = result;
   if (!scopesOf(lease).includes(path))
     return refuse('normalise-refused', `${path} is not a path of ${nameLease(lease)}`, { at: path });
+  if (proof !== proofOf(lease))
+    return refuse(
+      'lease-state',
+      `a node of ${nameLease(lease)} has certified since the walk of ${path} began`,
+      {
+        at: path,
+        next: commandFor('lease release', lease),
+      },
+    );
   for (const count of [walked, changed, left])
     assert(Number.isSafeInteger(count) && count >= 0, 'a walk counts inodes');
   if (left > 0)

@@ -14,6 +14,7 @@
  * a finished verify pass of every scope (root or workspace). `normalise` needs the same certificates but for nodes
  * that an operator has reclaimed; what was verified before such a node certified counts no more.
  */
+import { createHash } from 'node:crypto';
 import { assert, XceError } from '../base/errors.ts';
 import type { Attempt, Epoch, JobId, LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import { EndedAttempts } from './ended.ts';
@@ -173,6 +174,16 @@ export const unaccountedNodes = (lease: Lease): readonly NodeName[] =>
   [...lease.nodes]
     .filter(([, node]) => node.certificate === null && node.reclaim === null)
     .map(([name]) => name);
+
+/**
+ * Names the certificates that a lease has at one moment. It changes whenever a node certifies, or joins and has to
+ * certify again; equal texts mean that nothing of the lease can have run in between.
+ */
+export const proofOf = ({ nodes }: Lease): string => {
+  const proof = createHash('sha256');
+  for (const [name, { certificate }] of nodes) proof.update(`${name} ${certificate ?? '-'}\n`);
+  return proof.digest('hex');
+};
 
 export const isFinished = (lease: Lease, path: string): boolean =>
   lease.finished.some((scope) => scope.path === path);

@@ -34,6 +34,7 @@ import {
   type Expiries,
   type NodeBinding,
   type NodeCertificate,
+  type NormaliseStart,
   type QuarantineRequest,
   type ReclaimRequest,
   type ScopeResult,
@@ -162,11 +163,14 @@ export class LeaseStore {
   }
 
   /** Throws 'release-blocked' while a node has not certified. */
-  beginNormalise(ref: LeaseRef): Promise<Committed<LeaseView>> {
+  beginNormalise(ref: LeaseRef): Promise<Committed<NormaliseStart>> {
     return this.#commit((state, facts) => decideBeginNormalise(state, facts, ref));
   }
 
-  /** Records a verify pass. Throws 'normalise-partial' when it found inodes of the uid. */
+  /**
+   * Records a verify pass. Throws 'normalise-partial' when it found inodes of the uid, 'lease-state' when a node has
+   * certified since it began.
+   */
   finishRoot(ref: LeaseRef, result: ScopeResult): Promise<Committed<LeaseView>> {
     return this.#commit((state, facts) => decideFinishRoot(state, facts, ref, result));
   }

@@ -192,7 +192,9 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
   });
 
   await requireNobodys(context, certified);
-  tellNotices(context, (await leases.beginNormalise(ref)).notices);
+  const begun = await leases.beginNormalise(ref);
+  tellNotices(context, begun.notices);
+  const { proof } = begun.result;
   const roots: NormaliseReport[] = [];
   const scopes = await orBlock(context, ref, certified, () => leaseScopes(context, certified));
   for (const scope of scopes) {
@@ -213,7 +215,7 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
             },
           ]);
         }
-        tellNotices(context, (await leases.finishRoot(ref, result)).notices);
+        tellNotices(context, (await leases.finishRoot(ref, { ...result, proof })).notices);
         return report;
       }),
     );

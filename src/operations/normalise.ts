@@ -1,7 +1,7 @@
 /** Hands the files of a lease to its submitter, root by root, on this host. */
 import { XceError } from '../base/errors.ts';
 import type { LeaseRef } from '../lease/reference.ts';
-import type { ScopeResult } from '../lease/rules.ts';
+import type { NormaliseStart, ScopeResult } from '../lease/rules.ts';
 import type { LeaseView } from '../lease/view.ts';
 import { normaliseRoot } from '../normalise/normalise.ts';
 import type { Mode, NormaliseReport } from '../normalise/report.ts';
@@ -92,7 +92,7 @@ export const handOverRoot = async (
   lease: LeaseView,
   scope: LeaseScope,
   update: (text: string) => void,
-): Promise<{ readonly report: NormaliseReport; readonly result: ScopeResult | undefined }> => {
+): Promise<{ readonly report: NormaliseReport; readonly result: Omit<ScopeResult, 'proof'> | undefined }> => {
   const applied = await walk(context, lease, scope, 'apply', update);
   if (applied.status !== 'complete') return { report: applied, result: undefined };
   const verified = await walk(context, lease, scope, 'verify', update);
@@ -131,14 +131,16 @@ export const normaliseLease = async (
 ): Promise<NormaliseResult> => {
   const { leases, progress } = context;
   const ref = requireLeaseRef(selection);
-  const lease = mode === 'apply' ? await beginApply(context, ref) : await leases.show(ref);
+  const start = mode === 'apply' ? await beginApply(context, ref) : undefined;
+  const lease = start?.lease ?? (await leases.show(ref));
   const roots: NormaliseReport[] = [];
   for (const scope of leaseScopes(context, lease)) {
     const report = await progress.phase(`${mode} ${scope.walkPath}`, async (update) => {
-      if (mode !== 'apply') return await walk(context, lease, scope, mode, update);
+      if (start === undefined) return await walk(context, lease, scope, mode, update);
       const handedOver = await handOverRoot(context, lease, scope, update);
       if (handedOver.result !== undefined) {
-        tellNotices(context, (await leases.finishRoot({ lease: lease.lease }, handedOver.result)).notices);
+        const result = { ...handedOver.result, proof: start.proof };
+        tellNotices(context, (await leases.finishRoot({ lease: lease.lease }, result)).notices);
       }
       return handedOver.report;
     });
@@ -149,7 +151,7 @@ export const normaliseLease = async (
   return { lease: lease.lease, job, attempt, uid, mode, status: status ?? 'complete', roots };
 };
 
-const beginApply = async (context: Context, ref: LeaseRef): Promise<LeaseView> => {
+const beginApply = async (context: Context, ref: LeaseRef): Promise<NormaliseStart> => {
   await requireNobodys(context, await context.leases.show(ref));
   const { result, notices } = await context.leases.beginNormalise(ref);
   tellNotices(context, notices);

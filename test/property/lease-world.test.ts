@@ -316,7 +316,8 @@ const normalise: Act = (world, by, lease, { fate, which }) => {
     const left = world.files.get(lease.uid);
     // Now and then the walk does not reach all.
     if (which % 4 !== 0) left?.delete(path);
-    const found = { path, walked: 1, changed: 1, left: left?.has(path) === true ? 1 : 0 };
+    const { proof } = begun;
+    const found = { path, proof, walked: 1, changed: 1, left: left?.has(path) === true ? 1 : 0 };
     world.commit(by, fate, (state, facts) => decideFinishRoot(state, facts, ref, found));
   }
 };

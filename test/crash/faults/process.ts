@@ -88,8 +88,8 @@ const release = async ({ store }: Controller, job: string): Promise<void> => {
     ),
   }));
   await store.certify(ref, certificates);
-  await store.beginNormalise(ref);
-  await store.finishRoot(ref, { path: WORKSPACE.path, walked: 1, changed: 1, left: 0 });
+  const { proof } = (await store.beginNormalise(ref)).result;
+  await store.finishRoot(ref, { path: WORKSPACE.path, proof, walked: 1, changed: 1, left: 0 });
   await store.free(ref);
 };
 

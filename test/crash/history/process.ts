@@ -191,8 +191,9 @@ const release = async (ref: Ref, { lease, status }: LeaseView): Promise<void> =>
   if (certified !== undefined && certified.refused.length > 0) {
     throw new Error(`${name}: ${certified.refused.map(({ problem }) => problem).join()}`);
   }
-  await answer('normalise', name, () => store.beginNormalise(number), nameView);
-  const found = { path: WORKSPACE.path, walked: 9, changed: 3, left: 0 };
+  const begun = await answer('normalise', name, () => store.beginNormalise(number), ofLease);
+  if (begun === undefined) return;
+  const found = { path: WORKSPACE.path, proof: begun.proof, walked: 9, changed: 3, left: 0 };
   await answer('normalised', name, () => store.finishRoot(number, found), nameView);
   await answer(
     'free',

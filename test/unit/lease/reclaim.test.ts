@@ -12,7 +12,7 @@ import {
   decideReclaim,
   decideRetry,
 } from '../../../src/lease/rules.ts';
-import { emptyState, type Lease, type LeaseState } from '../../../src/lease/state.ts';
+import { emptyState, type Lease, type LeaseState, proofOf } from '../../../src/lease/state.ts';
 import {
   at,
   attempt,
@@ -59,10 +59,18 @@ const retry = (scene: Scene, lease: Lease, ...answering: string[]) => {
   return { asked: nonces.map((asked) => asked.node), refused };
 };
 
-const finish = (scene: Scene) =>
-  scene.run(
-    decideFinishRoot(scene.state, facts(), ref, { path: '/scratch/xce', walked: 1, changed: 1, left: 0 }),
-  );
+const finishAs = (scene: Scene, proof: string) =>
+  decideFinishRoot(scene.state, facts(), ref, {
+    path: '/scratch/xce',
+    proof,
+    walked: 1,
+    changed: 1,
+    left: 0,
+  });
+const finish = (scene: Scene) => {
+  const lease = scene.state.leases.get(ref.lease);
+  return scene.run(finishAs(scene, lease === undefined ? 'none' : proofOf(lease)));
+};
 
 const restored = (from: LeaseState): LeaseState => {
   const state = emptyState();
@@ -135,6 +143,22 @@ describe('a node that an operator has reclaimed', () => {
     expect(lease.status).toBe('normalising');
     expect(lease.finished).toEqual([]);
     expect(code(scene, () => decideFree(scene.state, facts(), ref))).toBe('release-blocked');
+  });
+
+  test('that certifies makes void a walk that began before, however late that one comes to its end', () => {
+    const { scene, lease } = makeScene();
+    reclaim(scene);
+    retry(scene, lease, 'n1');
+    const { proof } = scene.run(decideBeginNormalise(scene.state, facts(), ref));
+    scene.run(
+      decideQuarantine(scene.state, facts(), ref, { code: 'reclaimed', text: 'waits for n2', node: n2 }),
+    );
+    retry(scene, lease, 'n2');
+    const renewed = scene.run(decideBeginNormalise(scene.state, facts(), ref));
+    expect(code(scene, () => finishAs(scene, proof))).toBe('lease-state');
+    expect(code(scene, () => decideFree(scene.state, facts(), ref))).toBe('release-blocked');
+    scene.run(finishAs(scene, renewed.proof));
+    expect(scene.run(decideFree(scene.state, facts(), ref))).toEqual({ uid: lease.uid });
   });
 
   test('may come back with another boot and another worker key, but only once', () => {

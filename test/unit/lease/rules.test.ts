@@ -19,7 +19,7 @@ import {
   decideRenew,
   decideRetry,
 } from '../../../src/lease/rules.ts';
-import type { LeaseState } from '../../../src/lease/state.ts';
+import { type LeaseState, proofOf } from '../../../src/lease/state.ts';
 import {
   at,
   BOOT,
@@ -313,8 +313,12 @@ describe('certify', () => {
 describe('normalise and free', () => {
   const begin = (state: LeaseState) => decideBeginNormalise(state, facts(), ref);
   const free = (state: LeaseState, how = facts()) => decideFree(state, how, ref);
+  const proofIn = (state: LeaseState): string => {
+    const lease = state.leases.get(ref.lease);
+    return lease === undefined ? 'none' : proofOf(lease);
+  };
   const finish = (state: LeaseState, left = 0, path = '/scratch/xce') =>
-    decideFinishRoot(state, facts(), ref, { path, walked: 5, changed: 2, left });
+    decideFinishRoot(state, facts(), ref, { path, proof: proofIn(state), walked: 5, changed: 2, left });
 
   test('begin only after the last certificate', () => {
     const { scene, lease } = makeScene();
@@ -326,9 +330,9 @@ describe('normalise and free', () => {
       expect(refusal(scene, () => begin(scene.state))).toBe('release-blocked');
       scene.certify(lease, [{ node: asked.node, text: scene.certificate(lease, asked.node, asked.nonce) }]);
     }
-    expect(scene.run(begin(scene.state)).status).toBe('normalising');
+    expect(scene.run(begin(scene.state)).lease.status).toBe('normalising');
     const count = scene.log.length;
-    expect(scene.run(begin(scene.state)).status).toBe('normalising');
+    expect(scene.run(begin(scene.state)).lease.status).toBe('normalising');
     expect(scene.log).toHaveLength(count);
   });
 

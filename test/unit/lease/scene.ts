@@ -173,9 +173,9 @@ export class Scene {
 
   normalise(lease: Lease): void {
     const ref = { lease: lease.number };
-    this.run(decideBeginNormalise(this.state, facts(), ref));
+    const { proof } = this.run(decideBeginNormalise(this.state, facts(), ref));
     for (const path of scopesOf(lease))
-      this.run(decideFinishRoot(this.state, facts(), ref, { path, walked: 10, changed: 2, left: 0 }));
+      this.run(decideFinishRoot(this.state, facts(), ref, { path, proof, walked: 10, changed: 2, left: 0 }));
   }
 
   /** The whole way from active to free. */
