@@ -12,7 +12,7 @@ import { readBounded, replaceFile, requireRootOnlyWrites } from '../os/files.ts'
 import { withLockedFile } from '../os/lock-file.ts';
 import { kindOf, listNames } from '../os/root-files.ts';
 import { PKI_FILES } from './identity.ts';
-import { type CertificateRole, normalSerial, readCertificateNames } from './names.ts';
+import { normalSerial, readCertificateNames } from './names.ts';
 import { encodeRevocations, parseRevocations, type RevokedSerial } from './revocation-list.ts';
 import { type Authority, BACKDATE_MS, loadAuthority, loadX509, SIGNING, signingKeyOf } from './signing.ts';
 
@@ -48,10 +48,9 @@ const readRevocations = (path: string): readonly RevokedSerial[] =>
     path,
   );
 
-export type IssuedCertificate = {
+type IssuedCertificate = {
   /** Lower-case hex. */
   readonly serial: string;
-  readonly role: CertificateRole;
   readonly node: NodeName;
 };
 
@@ -77,7 +76,7 @@ const listIssued = (directory: string): readonly IssuedCertificate[] => {
     const serial = ISSUED_NAME.exec(name)?.[1];
     if (serial === undefined) return [];
     const names = readCertificateNames(parseIssued(join(issued, name)).toLegacyObject());
-    return 'refused' in names ? [] : [{ serial, role: names.role, node: names.node }];
+    return 'refused' in names ? [] : [{ serial, node: names.node }];
   });
 };
 
