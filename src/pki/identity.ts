@@ -32,6 +32,8 @@ export type Identity = {
   readonly authorityPem: string;
   /** Certificates of the authority that count no more. */
   readonly revocationsPem: string;
+  /** Their serial numbers, as revocation-list.ts writes them. */
+  readonly revokedSerials: ReadonlySet<string>;
   readonly certificatePem: string;
   readonly keyPem: string;
 };
@@ -81,7 +83,7 @@ export const loadIdentity = (directory: string): Identity => {
   const keyPem = readSecret(keyPath);
   const revocationsPath = join(directory, PKI_FILES.revocations);
   const revocationsPem = readPublic(revocationsPath, LIMITS.revocationsBytesMax);
-  parseRevocations(revocationsPem, revocationsPath);
+  const revoked = parseRevocations(revocationsPem, revocationsPath);
 
   const authority = parseOneCertificate(authorityPath, authorityPem);
   if (!authority.ca) throw refuse(authorityPath, 'is not the certificate of an authority');
@@ -100,6 +102,7 @@ export const loadIdentity = (directory: string): Identity => {
     notAfterMs: Date.parse(certificate.validTo),
     authorityPem,
     revocationsPem,
+    revokedSerials: new Set(revoked.map(({ serial }) => serial)),
     certificatePem,
     keyPem,
   };

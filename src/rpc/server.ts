@@ -381,7 +381,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
   return {
     async listenTls(place: TcpPlace, identity: Identity) {
       const served = new Set<Served>();
-      let revoked: ReadonlySet<string> = new Set();
+      let revoked = identity.revokedSerials;
       const listener = await listenTls(place, identity, {
         connectionsMax: LIMITS.connectionsMax,
         handshakeMs: times.handshakeMs,
@@ -414,9 +414,9 @@ export const createServer = (options: ServerOptions): RpcServer => {
       return {
         ...track({ listener, served }),
         port: listener.port,
-        renew(renewed, revokedNow) {
+        renew(renewed) {
           listener.renew(renewed);
-          revoked = revokedNow;
+          revoked = renewed.revokedSerials;
           for (const each of served) if (each.serial !== undefined && revoked.has(each.serial)) cut(each);
         },
       };

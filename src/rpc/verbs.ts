@@ -116,9 +116,9 @@ export type TlsListening = Listening & {
   readonly port: number;
   /**
    * Uses this identity for every connection from now on. Connections that are up stay up, but for those whose
-   * certificate is among the revoked serial numbers: what they ask for is ended with them.
+   * certificate is among its revoked ones: what they ask for is ended with them.
    */
-  renew(identity: Identity, revoked: ReadonlySet<string>): void;
+  renew(identity: Identity): void;
 };
 
 /** One server, one table, any number of listeners; made by createServer(options) of server.ts. */

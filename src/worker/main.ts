@@ -22,8 +22,7 @@ import { findPackage } from '../os/package-root.ts';
 import { notifyServiceManager, readWatchdogMs } from '../os/service-manager.ts';
 import { adoptSockets } from '../os/sockets.ts';
 import { readUnitOf } from '../os/unit-of.ts';
-import { type Identity, loadIdentity, loadTicketPublicKey, PKI_FILES } from '../pki/identity.ts';
-import { parseRevocations } from '../pki/revocation-list.ts';
+import { type Identity, loadIdentity, loadTicketPublicKey } from '../pki/identity.ts';
 import { connectTls } from '../rpc/client.ts';
 import { createServer } from '../rpc/server.ts';
 import type { RpcServer, TlsListening } from '../rpc/verbs.ts';
@@ -179,13 +178,12 @@ const renewIdentity = (settings: Settings, holder: IdentityHolder, listening: Tl
   const { pki } = settings.cluster;
   const identity = loadIdentity(pki);
   checkIdentity(identity, settings);
-  const revoked = parseRevocations(identity.revocationsPem, `${pki}/${PKI_FILES.revocations}`);
-  listening.renew(identity, new Set(revoked.map(({ serial }) => serial)));
+  listening.renew(identity);
   holder.identity = identity;
   const until = new Date(identity.notAfterMs).toISOString();
   report({
     level: 'notice',
-    message: `SIGHUP: the certificate is valid until ${until}; ${revoked.length} certificates are revoked`,
+    message: `SIGHUP: the certificate is valid until ${until}; ${identity.revokedSerials.size} certificates are revoked`,
   });
 };
 

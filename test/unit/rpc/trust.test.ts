@@ -317,7 +317,7 @@ describe('a server whose certificates are renewed', () => {
     const end = refusalOf(drain(stream));
     const renewed = await site.identity('worker', 'n1', day(-1, 99));
     const { pem, serials } = await site.revoke('traitor');
-    listening.renew({ ...renewed, revocationsPem: pem }, serials);
+    listening.renew({ ...renewed, revocationsPem: pem, revokedSerials: serials });
 
     expect((await end).code).toBe('worker-unreachable');
     expect(await friend.call('challenge', REQUESTS.challenge, T)).toEqual(ANSWERS.challenge);
@@ -359,7 +359,7 @@ describe('a server whose certificates are renewed', () => {
     const refused = refusalOf(connectWith(slow, toPort));
     await answered;
     const { pem, serials } = await site.revoke('slow');
-    listening.renew({ ...worker, revocationsPem: pem }, serials);
+    listening.renew({ ...worker, revocationsPem: pem, revokedSerials: serials });
     gate.emit('release');
     expect(await refused).toMatchObject({ code: 'tls', facts: { detail: { reason: 'CERT_REVOKED' } } });
     between.close();
