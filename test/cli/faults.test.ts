@@ -160,6 +160,7 @@ describe('storage that answers a lock with', () => {
         code: 'log-busy',
         status: EXIT.tryAgain,
         says: /another process holds .*leases\.wal\.1/,
+        inTurn: true,
         ...locked(errno),
       });
       expect(host.snapshot(LOG_DIRECTORY)).toEqual(before);
