@@ -112,7 +112,7 @@ _xce_sandbox_value() {
     'pki issue --days') echo '@any' ;;
     'pki issue --node') echo '@any' ;;
     'pki issue --out') echo '@directory' ;;
-    'pki issue --role') echo 'controller worker operator' ;;
+    'pki issue --role') echo 'controller worker operator storage' ;;
     'pki issue --config') echo '@file' ;;
     'pki revoke --node') echo '@any' ;;
     'pki revoke --serial') echo '@any' ;;

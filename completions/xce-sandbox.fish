@@ -174,7 +174,7 @@ complete -c xce-sandbox -n '__xce_sandbox_at pki init' -l json -d 'Write the res
 complete -c xce-sandbox -n '__xce_sandbox_at pki issue' -l days -x -d 'Validity; default 365 days'
 complete -c xce-sandbox -n '__xce_sandbox_at pki issue' -l node -x -d 'Name of the host'
 complete -c xce-sandbox -n '__xce_sandbox_at pki issue' -l out -x -a '(__fish_complete_directories (commandline -ct))' -d 'Directory to write'
-complete -c xce-sandbox -n '__xce_sandbox_at pki issue' -l role -x -a 'controller worker operator' -d 'What the host does'
+complete -c xce-sandbox -n '__xce_sandbox_at pki issue' -l role -x -a 'controller worker operator storage' -d 'What the host does'
 complete -c xce-sandbox -n '__xce_sandbox_at pki issue' -l config -r -F -d 'Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini'
 complete -c xce-sandbox -n '__xce_sandbox_at pki issue' -l json -d 'Write the result as one JSON document'
 complete -c xce-sandbox -n '__xce_sandbox_at pki revoke' -l node -x -d 'All certificates that were issued to this host'

@@ -291,7 +291,7 @@ _xce-sandbox_pki_issue() {
     '--days=''[Validity; default 365 days]:N: ' \
     '--node=''[Name of the host]:NAME: ' \
     '--out=''[Directory to write]:DIR:_files -/' \
-    '--role=''[What the host does]:controller worker operator:(controller worker operator)' \
+    '--role=''[What the host does]:controller worker operator storage:(controller worker operator storage)' \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
     '--json''[Write the result as one JSON document]'
 }

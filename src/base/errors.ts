@@ -68,7 +68,7 @@ export const ERRORS = {
   'lease-ended': row(EXIT.noPermission, 'the job attempt has ended; it never gets a lease again'),
   'lease-expired': row(EXIT.noPermission, 'the lease has expired'),
   'lease-state': row(EXIT.noPermission, 'the lease is not in a state that allows this'),
-  'clock-skew': row(EXIT.unavailable, 'the clock of this host cannot prove that the lease has expired'),
+  'clock-skew': row(EXIT.unavailable, 'the clock of a host is too far off, or nothing says how far'),
   'worker-key': row(
     EXIT.noPermission,
     'the node answers with another worker key than the one that the lease was bound to',

@@ -28,6 +28,8 @@ export const LIMITS = {
   operatorCharsMax: 64,
   ttlMsMax: 366 * 24 * 3600 * 1000,
   ttlMsMin: 1000,
+  /** How far the clock of a controller may be from that of a worker that takes its ticket. */
+  clockSkewMsMax: 300 * 1000,
   /** Longest [nodes] connect_timeout and [mpi] agent_timeout: what waits for a worker waits longer than both. */
   connectTimeoutMsMax: 5 * 60 * 1000,
   agentTimeoutMsMax: 3600 * 1000,

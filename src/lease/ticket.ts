@@ -1,7 +1,8 @@
 /**
  * A ticket lets one worker act for one lease for a short time, without asking anybody. It answers a nonce of that
  * worker's present boot, so it can neither be made in advance nor outlive the boot, and its time is counted by
- * the worker's own monotonic clock from the moment of that nonce: the hosts' wall clocks carry no safety.
+ * the worker's own monotonic clock from the moment of that nonce: the hosts' wall clocks carry no safety. A clock that is
+ * far off is refused with its own reason all the same: certificates and the log of other hosts are judged by it.
  * Possession authorises nobody; the receiver checks the peer as well.
  */
 import type { KeyObject } from 'node:crypto';
@@ -128,4 +129,26 @@ export const checkTicket = (
   const remainingMs = claims.ttlMs - (context.nowMonotonicMs - nonceIssuedMs);
   if (remainingMs <= 0) return refuse('ticket-expired', `the ticket expired ${-remainingMs} ms ago`);
   return accept({ remainingMs });
+};
+
+/**
+ * Refused with 'clock-skew' when the two hosts' clocks are too far apart. The ticket was signed after its nonce was given and
+ * before now, whenever it is presented, so the signer's clock shows its error against that span alone.
+ */
+export const checkTicketClock = (
+  { issuedWallMs }: Pick<TicketClaims, 'issuedWallMs'>,
+  now: { readonly wallMs: number; readonly sinceNonceMs: number },
+): Verdict<{ readonly skewMs: number }> => {
+  const early = now.wallMs - now.sinceNonceMs - issuedWallMs;
+  const late = issuedWallMs - now.wallMs;
+  const skewMs = Math.max(0, early, late);
+  if (skewMs <= LIMITS.clockSkewMsMax) return accept({ skewMs });
+  const seconds = Math.round(skewMs / 1000);
+  const side = late > 0 ? 'ahead of' : 'behind';
+  return refuse(
+    'clock-skew',
+    `clock skew ${seconds} s: the clock of the controller is ${side} that of this node; ` +
+      `${LIMITS.clockSkewMsMax / 1000} s are allowed`,
+    { detail: { skewMs: late > 0 ? skewMs : -skewMs, skewBoundMs: LIMITS.clockSkewMsMax } },
+  );
 };

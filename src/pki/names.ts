@@ -3,9 +3,10 @@
  */
 import { type NodeName, parseNodeName } from '../base/ids.ts';
 
-export type CertificateRole = 'controller' | 'worker' | 'operator';
+/** 'storage': a host that has the shared storage and no jobs; it may say who it is, and ask for nothing yet. */
+export type CertificateRole = 'controller' | 'worker' | 'operator' | 'storage';
 
-export const CERTIFICATE_ROLES: readonly CertificateRole[] = ['controller', 'worker', 'operator'];
+export const CERTIFICATE_ROLES: readonly CertificateRole[] = ['controller', 'worker', 'operator', 'storage'];
 
 export type CertificateNames = {
   readonly cluster: string;

@@ -4,7 +4,7 @@
  */
 import { assert, XceError } from '../base/errors.ts';
 import { unwrap } from '../lease/refusal.ts';
-import { checkTicket, type TicketClaims } from '../lease/ticket.ts';
+import { checkTicket, checkTicketClock, type TicketClaims } from '../lease/ticket.ts';
 import type { Memory } from './memory.ts';
 import type { Nonces } from './nonces.ts';
 import type { SupervisorPorts } from './ports.ts';
@@ -36,6 +36,9 @@ export class Admission {
     const issuedMs = this.#issuedMs(record, nonce) ?? this.#nonces.issuedMs(nonce);
     this.recheck(claims, issuedMs);
     assert(issuedMs !== undefined, 'a ticket without nonce is refused');
+    const { clock } = this.#ports;
+    const sinceNonceMs = clock.monotonicMs() - issuedMs;
+    unwrap(checkTicketClock(claims, { wallMs: clock.wallMs(), sinceNonceMs }));
     this.#memory.remember(claims);
     return { nonce, issuedMs, deadlineMs: issuedMs + claims.ttlMs };
   }

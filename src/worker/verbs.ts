@@ -129,7 +129,7 @@ export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVer
 
   return {
     challenge: {
-      callers: ['controller', 'operator', 'worker', 'local-root'],
+      callers: ['controller', 'operator', 'worker', 'storage', 'local-root'],
       answer: async (peer, request) => challenge(peer, request),
     },
     prepare: {

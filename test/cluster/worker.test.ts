@@ -208,15 +208,17 @@ describe('a worker starts nothing', () => {
     await lab.installUnits(n2);
   });
 
-  test('for an operator, for another worker, or for root of its own node', async () => {
+  test('for an operator, another worker, a storage host, or root of its own node', async () => {
     const { drain, ticket } = await prepared();
     const operator = await lab.driver('ctl', 'operator', 'ctl');
     const worker = await lab.driver('n2', 'worker', 'n2');
+    const storage = await lab.driver('ctl', 'storage', 'io1');
     const local = await lab.driver('n1', 'operator', 'n1');
     const socket = '/run/xce-sandbox/main/worker.sock';
     for (const [driver, node] of [
       [operator, 'n1'],
       [worker, 'n1'],
+      [storage, 'n1'],
       [local, socket],
     ] as const) {
       expect(await driver.call(node, 'prepare', { ticket })).toMatchObject({ code: 'peer-role' });
@@ -231,7 +233,9 @@ describe('a worker starts nothing', () => {
     }
     expect(await operator.call('n1', 'status', {})).toHaveProperty('sandboxes');
     expect(await local.call(socket, 'status', {})).toHaveProperty('sandboxes');
-    expect(await worker.call('n1', 'status', {})).toMatchObject({ code: 'peer-role' });
+    for (const driver of [worker, storage]) {
+      expect(await driver.call('n1', 'status', {})).toMatchObject({ code: 'peer-role' });
+    }
   });
 });
 

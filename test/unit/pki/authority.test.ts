@@ -18,6 +18,7 @@ import { XceError } from '../../../src/base/errors.ts';
 import type { NodeName } from '../../../src/base/ids.ts';
 import { createAuthority, issue, validForDays } from '../../../src/pki/authority.ts';
 import { loadIdentity, loadTicketPrivateKey, loadTicketPublicKey } from '../../../src/pki/identity.ts';
+import type { CertificateRole } from '../../../src/pki/names.ts';
 import { type NamedCertificate, readCertificateNames } from '../../../src/pki/names.ts';
 
 const node = (name: string) => name as NodeName;
@@ -54,7 +55,7 @@ beforeAll(async () => {
 });
 afterAll(() => rmSync(root, { recursive: true }));
 
-const issueTo = async (name: string, role: 'controller' | 'worker' | 'operator'): Promise<string> => {
+const issueTo = async (name: string, role: CertificateRole): Promise<string> => {
   const out = join(root, `${name}-${role}`);
   await issue(ca, { role, node: node(name), validity: validForDays(10), out });
   return out;
@@ -155,8 +156,11 @@ describe('a bundle', () => {
     expect(modeOf(join(controller, 'ticket.key'))).toBe('600');
     expect(loadIdentity(controller)).toMatchObject({ role: 'controller', node: 'c1' });
 
-    const operator = await issueTo('c1', 'operator');
-    expect(readdirSync(operator)).not.toContain('ticket.key');
+    for (const role of ['operator', 'storage'] as const) {
+      const other = await issueTo('c1', role);
+      expect(readdirSync(other)).not.toContain('ticket.key');
+      expect(loadIdentity(other)).toMatchObject({ role, node: 'c1' });
+    }
   });
 
   test('carries the ticket keys as one pair', async () => {

@@ -79,7 +79,7 @@ describe('a client refuses a worker', () => {
     expect(error.message).toContain('of the node n1, not n2');
   });
 
-  test.each(['controller', 'operator'] as const)('that is a %s of that name', async (role) => {
+  test.each(['controller', 'operator', 'storage'] as const)('that is a %s of that name', async (role) => {
     const error = await refusalOf(connectWith(controller, await serveAs(await site.identity(role, 'n1'))));
     expect(error.code).toBe('tls');
     expect(error.message).toContain(`the role ${role}`);

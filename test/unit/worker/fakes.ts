@@ -371,7 +371,7 @@ export const claimsFor = (nonce: string, changes: Partial<TicketClaims> = {}): T
   nodes: NODES,
   nonce,
   ttlMs: 60_000,
-  issuedWallMs: 1_800_000_000_000,
+  issuedWallMs: new FakeClock().wallMs(),
   roots: [],
   workspace: null,
   ...changes,

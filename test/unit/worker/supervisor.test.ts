@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { XceError } from '../../../src/base/errors.ts';
+import { asXceError, XceError } from '../../../src/base/errors.ts';
 import type { Epoch, InstanceName, JobId, LeaseNumber, NodeName, Uid } from '../../../src/base/ids.ts';
 import { fitCertificate, openCertificate } from '../../../src/lease/certificate.ts';
 import { unwrap } from '../../../src/lease/refusal.ts';
@@ -68,6 +68,60 @@ describe('prepare', () => {
     expect(await codeOf(prepareWith(host.startWorker(), changes))).toBe(code);
     expect(host.backend.trace).toEqual([]);
     expect(host.records.files.size).toBe(0);
+  });
+
+  test.each([290, -290])('takes a ticket of a controller whose clock is %i s off', async (seconds) => {
+    const host = new Host();
+    const worker = host.startWorker();
+    const nonce = worker.nonces.issue();
+    const issuedWallMs = host.clock.wallMs() + seconds * 1000;
+    expect(await worker.supervisor.prepare(ticketFor(nonce, { issuedWallMs }))).toMatchObject({
+      created: true,
+    });
+  });
+
+  test.each([310, -310])(
+    'refuses a ticket of a controller whose clock is %i s off, and says so and by how much',
+    async (seconds) => {
+      const host = new Host();
+      const worker = host.startWorker();
+      const nonce = worker.nonces.issue();
+      const issuedWallMs = host.clock.wallMs() + seconds * 1000;
+      const refusal = await worker.supervisor.prepare(ticketFor(nonce, { issuedWallMs })).catch(asXceError);
+      expect(refusal).toMatchObject({
+        code: 'clock-skew',
+        message: expect.stringMatching(/^clock skew 310 s: /),
+        facts: { detail: { skewMs: seconds * 1000, skewBoundMs: 300_000 } },
+      });
+      expect(host.backend.trace).toEqual([]);
+      expect(host.seen.files.size).toBe(0);
+      // The nonce is still good for a ticket of a clock that was set right.
+      expect(
+        await worker.supervisor.prepare(ticketFor(nonce, { issuedWallMs: host.clock.wallMs() })),
+      ).toMatchObject({
+        created: true,
+      });
+    },
+  );
+
+  test('does not take the age of a ticket for a wrong clock', async () => {
+    const host = new Host();
+    const worker = host.startWorker();
+    const ticket = ticketFor(worker.nonces.issue(), { ttlMs: 3_600_000 });
+    host.clock.nowMs += 500_000;
+    expect(await worker.supervisor.prepare(ticket)).toMatchObject({ created: true });
+    host.clock.nowMs += 500_000;
+    expect(await worker.supervisor.prepare(ticket)).toMatchObject({ created: false });
+  });
+
+  test('refuses a ticket that is sent again after its sandbox was stopped with its own reason', async () => {
+    const { worker } = await prepared();
+    const nonce = worker.nonces.issue();
+    const lease = 8 as LeaseNumber;
+    const ticket = ticketFor(nonce, { lease, uid: 70_008 as Uid });
+    await worker.supervisor.prepare(ticket);
+    await worker.supervisor.stop(lease);
+    expect(await codeOf(worker.supervisor.prepare(ticket))).toBe('ticket-nonce');
   });
 
   test('refuses a changed byte, a foreign signature and no ticket, each with its own code', async () => {

@@ -10,6 +10,7 @@ import { codeOf, FakeStream, GOOD, Host, NODE, settle, ticketFor, UID } from './
 const CONTROLLER: Peer = { kind: 'certificate', role: 'controller', node: 'ctl' as NodeName };
 const OPERATOR: Peer = { kind: 'certificate', role: 'operator', node: 'ctl' as NodeName };
 const WORKER: Peer = { kind: 'certificate', role: 'worker', node: 'n2' as NodeName };
+const STORAGE: Peer = { kind: 'certificate', role: 'storage', node: 'io1' as NodeName };
 const SANDBOX: Peer = { kind: 'sandbox', lease: 7 as LeaseNumber, uid: UID, pid: 99 };
 const quiet = new AbortController().signal;
 const base64 = (text: string): string => Buffer.from(text).toString('base64');
@@ -64,7 +65,7 @@ describe('the table of verbs', () => {
   test('names exactly these callers', () => {
     const { table } = setUp();
     expect(Object.fromEntries(Object.entries(table).map(([verb, { callers }]) => [verb, callers]))).toEqual({
-      challenge: ['controller', 'operator', 'worker', 'local-root'],
+      challenge: ['controller', 'operator', 'worker', 'storage', 'local-root'],
       prepare: ['controller'],
       renew: ['controller'],
       stop: ['controller'],
@@ -86,7 +87,7 @@ describe('the table of verbs', () => {
       bootId: 'boot-1',
     });
     expect(nonces.issuedMs(answer.nonce)).toBeDefined();
-    for (const peer of [OPERATOR, WORKER]) {
+    for (const peer of [OPERATOR, WORKER, STORAGE]) {
       const hello = await table.challenge.answer(peer, { purpose: 'hello' }, quiet);
       expect(nonces.issuedMs(hello.nonce)).toBeUndefined();
       expect(await codeOf(table.challenge.answer(peer, { purpose: 'ticket' }, quiet))).toBe('peer-role');
