@@ -139,10 +139,16 @@ const removeStaleSocket = async (path: string, ownerUid: number): Promise<void> 
 /** Listens on a Unix socket and hands over each connection. */
 export const listenUnix = async (
   place: UnixPlace,
-  options: { readonly connectionsMax: number; readonly onSocket: (socket: Socket) => void },
+  options: {
+    readonly connectionsMax: number;
+    readonly onSocket: (socket: Socket) => void;
+    /** A connection over the bound was closed without a word. */
+    readonly onDropped?: () => void;
+  },
 ): Promise<Listener> => {
   const server = createServer({ allowHalfOpen: false }, options.onSocket);
   server.maxConnections = options.connectionsMax;
+  if (options.onDropped !== undefined) server.on('drop', options.onDropped);
   if ('fd' in place) {
     await startListening(server, { fd: place.fd }, `descriptor ${place.fd}`);
     // Node knows an address of every TCP socket, and none of a Unix socket that it did not bind.
@@ -224,6 +230,8 @@ export const listenTls = async (
     readonly onSocket: (socket: TLSSocket) => void;
     /** A handshake that failed; `from` is the peer's address. */
     readonly onHandshakeFailed: (error: Error, from: string) => void;
+    /** A connection over the bound was closed without a word. */
+    readonly onDropped?: () => void;
   },
 ): Promise<TlsListener> => {
   const shaking = new Handshakes<Socket>(Math.ceil(options.connectionsMax / 2));
@@ -246,6 +254,7 @@ export const listenTls = async (
     },
   );
   server.maxConnections = options.connectionsMax;
+  if (options.onDropped !== undefined) server.on('drop', options.onDropped);
   server.on('connection', (socket: Socket) => {
     const [host, port] = endOf(socket);
     socket.once('close', () => shaking.remove(host, port, socket));

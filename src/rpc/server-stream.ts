@@ -57,8 +57,16 @@ export type OpenStream = {
   fail(error: unknown): void;
 };
 
-/** `hold` is told how many bytes of the client wait here, head and stdin; it may throw 'worker-busy'. */
-export const openStream = (http: ServerHttp2Stream, hold: (bytes: number) => void): OpenStream => {
+/** What whoever opens a stream hears of it. */
+export type StreamObserver = {
+  /** How many bytes of the client wait here, head and stdin; may throw 'worker-busy'. */
+  hold(bytes: number): void;
+  /** The first frame is about to be sent. */
+  started(): void;
+  bytes(channel: 'stdin' | 'stdout' | 'stderr', count: number): void;
+};
+
+export const openStream = (http: ServerHttp2Stream, observer: StreamObserver): OpenStream => {
   const decoder = createFrameDecoder(CLIENT_CHANNELS);
   const gone = new AbortController();
   let headBytes = 0;
@@ -85,7 +93,7 @@ export const openStream = (http: ServerHttp2Stream, hold: (bytes: number) => voi
   let stdinWanted = false;
 
   const settleCredit = (): void => {
-    hold(headBytes + received - given + stdin.readableLength);
+    observer.hold(headBytes + received - given + stdin.readableLength);
     if (!started || lastSent || stdinEnded || http.closed || http.destroyed) return;
     const more = given + STREAM.stdinCreditBytes - granted;
     if (more < STREAM.stdinCreditBytes / 2) return;
@@ -165,7 +173,7 @@ export const openStream = (http: ServerHttp2Stream, hold: (bytes: number) => voi
     if (channel === 'head') {
       if (headBytes > 0) throw new XceError('protocol', 'a stream has a second head');
       headBytes = bytes.length;
-      hold(headBytes);
+      observer.hold(headBytes);
       resolveHead(bytes);
       return;
     }
@@ -183,6 +191,7 @@ export const openStream = (http: ServerHttp2Stream, hold: (bytes: number) => voi
       stdinEnded = true;
     } else {
       received += bytes.length;
+      observer.bytes('stdin', bytes.length);
       if (received > granted) throw new XceError('protocol', 'a stream has more stdin than was granted');
       waiting.push(bytes);
     }
@@ -192,7 +201,7 @@ export const openStream = (http: ServerHttp2Stream, hold: (bytes: number) => voi
     if (gone.signal.aborted) return;
     try {
       for (const frame of decoder.push(chunk)) onFrame(frame);
-      if (headBytes === 0) hold(decoder.heldBytes);
+      if (headBytes === 0) observer.hold(decoder.heldBytes);
     } catch (error) {
       fail(error);
     }
@@ -231,6 +240,7 @@ export const openStream = (http: ServerHttp2Stream, hold: (bytes: number) => voi
   const start = (): void => {
     if (started) return;
     started = true;
+    observer.started();
     http.respond({ ':status': 200, 'content-type': 'application/octet-stream' });
     settleCredit();
   };
@@ -264,6 +274,7 @@ export const openStream = (http: ServerHttp2Stream, hold: (bytes: number) => voi
         requireOpen();
         assert(started, "the first frame is the event 'started'");
         const piece = bytes.subarray(at, at + LIMITS.frameBytesMax);
+        observer.bytes(channel, piece.length);
         if (piece.length <= COPY_BYTES_MAX) {
           await afterWrite(http.write(encodeFrame(channel, piece)));
         } else {

@@ -30,12 +30,15 @@ import { RPC_TIMES, type RpcTimes } from './times.ts';
 import {
   callerOf,
   describePeer,
+  type ListenerKind,
   type Listening,
   type Peer,
   type RpcServer,
+  type ServerMeter,
   type ServerOptions,
   type ServerReport,
   type StreamEntry,
+  type Subject,
   type TcpPlace,
   type UnaryEntry,
   type UnixPlace,
@@ -91,7 +94,38 @@ type Call = {
   readonly connection: Connection;
   readonly http: ServerHttp2Stream;
   readonly hold: Hold;
+  readonly audit: Audit;
 };
+
+/** What one request asked for and whether it has happened, for the report that it leaves. */
+class Audit {
+  readonly #report: (subject: Subject) => void;
+  #subject: Subject | undefined;
+  #done = false;
+
+  constructor(report: (subject: Subject) => void) {
+    this.#report = report;
+  }
+
+  get subject(): Subject | undefined {
+    return this.#subject;
+  }
+
+  get isDone(): boolean {
+    return this.#done;
+  }
+
+  /** The request could be read. */
+  about(subject: Subject | undefined): void {
+    this.#subject = subject;
+  }
+
+  /** What was asked for has happened, or has been started. */
+  done(): void {
+    this.#done = true;
+    if (this.#subject !== undefined) this.#report(this.#subject);
+  }
+}
 
 const PATH = /^\/xce\/([1-9][0-9]{0,4})\/([a-z][a-z-]{0,31})$/;
 
@@ -153,7 +187,7 @@ const readBody = (http: ServerHttp2Stream, hold: Hold, requestMs: number): Promi
   });
 
 const answerUnary = async <V extends UnaryVerb>(
-  { connection, http, hold }: Call,
+  { connection, http, hold, audit }: Call,
   verb: V,
   entry: UnaryEntry<V>,
   times: RpcTimes,
@@ -163,23 +197,31 @@ const answerUnary = async <V extends UnaryVerb>(
   const onGone = (): void => gone.abort(new XceError('cancelled', 'the peer went away'));
   http.once('aborted', onGone);
   http.once('close', onGone);
+  audit.about(entry.subject?.(connection.peer, request));
   const answer = await entry.answer(connection.peer, request, gone.signal);
+  audit.done();
   respond(http, 200, encodeDocument(answer, `the answer to ${verb}`, LIMITS.messageBytesMax));
 };
 
 const serveStream = async <V extends StreamVerb>(
-  { connection, http, hold }: Call,
+  { connection, http, hold, audit }: Call,
   verb: V,
   entry: StreamEntry<V>,
   times: RpcTimes,
+  meter: ServerMeter,
 ): Promise<void> => {
-  const open = openStream(http, (bytes) => hold.set(bytes));
+  const open = openStream(http, {
+    hold: (bytes) => hold.set(bytes),
+    started: () => audit.done(),
+    bytes: (channel, count) => meter.bytes(channel, count),
+  });
   const timer = setTimeout(
     () => open.fail(new XceError('timeout', `the head did not come within ${times.requestMs} ms`)),
     times.requestMs,
   );
   try {
     const head = decodeRequest(verb, await open.head.finally(() => clearTimeout(timer)));
+    audit.about(entry.subject?.(connection.peer, head));
     await entry.serve(connection.peer, head, open.stream);
     open.complete();
   } catch (error) {
@@ -188,10 +230,19 @@ const serveStream = async <V extends StreamVerb>(
   }
 };
 
+const UNMETERED: ServerMeter = {
+  request: () => undefined,
+  open: () => undefined,
+  connection: () => undefined,
+  connectionRefused: () => undefined,
+  bytes: () => undefined,
+};
+
 /** Makes a server with no listener yet. */
 export const createServer = (options: ServerOptions): RpcServer => {
   const { table } = options;
   const times: RpcTimes = { ...RPC_TIMES, ...options.times };
+  const meter = options.meter ?? UNMETERED;
   const trustedBudget = createBudget(LIMITS.requestsInFlightMax, LIMITS.requestBytesInAllMax);
   const groups = new Set<Group>();
   let closing = false;
@@ -205,11 +256,12 @@ export const createServer = (options: ServerOptions): RpcServer => {
     }
   };
 
-  const reportOutcome = (peer: Peer, verb: string, error: unknown): void => {
+  const reportFailure = (peer: string, verb: string, audit: Audit, error: unknown): void => {
     const code = codeOf(error);
-    const who = describePeer(peer);
-    if (code === 'bug') report({ what: 'bug', peer: who, verb, error });
-    else report({ what: 'refused', peer: who, verb, code, message: messageOf(error) });
+    const message = messageOf(error);
+    if (code === 'bug') report({ what: 'bug', peer, verb, error, subject: audit.subject });
+    else if (audit.isDone) report({ what: 'broken-off', peer, verb, code, message });
+    else report({ what: 'refused', peer, verb, code, message, subject: audit.subject });
   };
 
   const runVerb = async (call: Call, verb: Verb): Promise<void> => {
@@ -218,7 +270,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
       if (entry !== undefined) await answerUnary(call, verb, entry, times);
     } else {
       const entry = table[verb] as StreamEntry<typeof verb> | undefined;
-      if (entry !== undefined) await serveStream(call, verb, entry, times);
+      if (entry !== undefined) await serveStream(call, verb, entry, times, meter);
     }
   };
 
@@ -227,31 +279,43 @@ export const createServer = (options: ServerOptions): RpcServer => {
     http: ServerHttp2Stream,
     headers: IncomingHttpHeaders,
   ): Promise<void> => {
+    const who = describePeer(connection.peer);
     let verb = '-';
+    let known: Verb | undefined;
     let hold: Hold | undefined;
+    const audit = new Audit((subject) => report({ what: 'done', peer: who, verb, subject }));
+    meter.open(1);
     try {
       verb = parseVerb(headers);
-      const known = isUnaryVerb(verb) || isStreamVerb(verb) ? verb : undefined;
+      known = isUnaryVerb(verb) || isStreamVerb(verb) ? verb : undefined;
       const callers = known === undefined ? undefined : table[known]?.callers;
       if (known === undefined || callers === undefined) {
         throw new XceError('protocol', `there is no verb ${verb} here`);
       }
       if (!callers.includes(callerOf(connection.peer))) {
-        throw new XceError('peer-role', `${describePeer(connection.peer)} may not use ${verb}`);
+        throw new XceError('peer-role', `${who} may not use ${verb}`);
       }
       connection.requireValid();
       hold = connection.budget.hold();
-      await runVerb({ connection, http, hold }, known);
+      await runVerb({ connection, http, hold, audit }, known);
+      meter.request(known, 'ok');
     } catch (error) {
-      reportOutcome(connection.peer, verb, error);
+      meter.request(known ?? '-', codeOf(error));
+      reportFailure(who, verb, audit, error);
       respondError(http, error);
     } finally {
+      meter.open(-1);
       hold?.release();
     }
   };
 
   /** Runs one connection until it is closed. */
-  const serveConnection = (socket: Socket, connection: Connection, group: Set<Served>): void => {
+  const serveConnection = (
+    socket: Socket,
+    connection: Connection,
+    kind: ListenerKind,
+    group: Set<Served>,
+  ): void => {
     let session: ServerHttp2Session;
     try {
       session = serveHttp2(socket, connection.bounds);
@@ -261,6 +325,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
     }
     const served: Served = { session, socket, serial: connection.serial };
     group.add(served);
+    meter.connection(kind, 1);
     let open = 0;
     let idle: NodeJS.Timeout | undefined;
 
@@ -288,7 +353,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
         if (open === 0 && !session.closed) armIdle(times.idleMs);
       });
       handleRequest(connection, http, headers).catch((error: unknown) => {
-        report({ what: 'bug', peer: describePeer(connection.peer), verb: '-', error });
+        report({ what: 'bug', peer: describePeer(connection.peer), verb: '-', error, subject: undefined });
         if (!http.closed) http.close(H2.internalError);
       });
     });
@@ -302,6 +367,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
     session.once('close', () => {
       clearTimeout(idle);
       group.delete(served);
+      meter.connection(kind, -1);
     });
     armIdle(times.idleMs);
     if (closing) endGracefully();
@@ -310,6 +376,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
   /** Identifies the peer of a new connection and serves it, or says why not. */
   const welcome = (
     socket: Socket,
+    kind: ListenerKind,
     listener: string,
     describeFrom: () => string,
     group: Set<Served>,
@@ -321,6 +388,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
     } catch (error) {
       const refusal =
         error instanceof XceError ? error : new XceError('peer-unknown', 'the peer could not be identified');
+      meter.connectionRefused(kind, refusal.code);
       report({
         what: 'peer-refused',
         listener,
@@ -332,9 +400,9 @@ export const createServer = (options: ServerOptions): RpcServer => {
       return;
     }
     try {
-      serveConnection(socket, connection, group);
+      serveConnection(socket, connection, kind, group);
     } catch (error) {
-      report({ what: 'bug', peer: describePeer(connection.peer), verb: '-', error });
+      report({ what: 'bug', peer: describePeer(connection.peer), verb: '-', error, subject: undefined });
     }
   };
 
@@ -354,16 +422,19 @@ export const createServer = (options: ServerOptions): RpcServer => {
   const listenLocal = async (
     place: UnixPlace,
     owner: { readonly uid: number; readonly gid: number },
+    kind: ListenerKind,
     name: string,
     identify: (pid: number, uid: number) => Connection,
   ): Promise<Listening> => {
     const served = new Set<Served>();
     const listener = await listenUnix('fd' in place ? place : { path: place.path, mode: 0o600, owner }, {
       connectionsMax: LIMITS.connectionsMax,
+      onDropped: () => meter.connectionRefused(kind, 'worker-busy'),
       onSocket: (socket) => {
         let from = 'an unknown process';
         welcome(
           socket,
+          kind,
           name,
           () => from,
           served,
@@ -389,6 +460,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
           welcome(
             socket,
             'tls',
+            'tls',
             () => addressOf(socket),
             served,
             () => {
@@ -402,14 +474,17 @@ export const createServer = (options: ServerOptions): RpcServer => {
               };
             },
           ),
-        onHandshakeFailed: (error, from) =>
+        onHandshakeFailed: (error, from) => {
+          meter.connectionRefused('tls', 'tls');
           report({
             what: 'peer-refused',
             listener: 'tls',
             from,
             code: 'tls',
             message: error.message,
-          }),
+          });
+        },
+        onDropped: () => meter.connectionRefused('tls', 'worker-busy'),
       });
       return {
         ...track({ listener, served }),
@@ -423,7 +498,7 @@ export const createServer = (options: ServerOptions): RpcServer => {
     },
 
     listenRoot: (place: UnixPlace) =>
-      listenLocal(place, { uid: 0, gid: 0 }, 'local', (pid, uid) => {
+      listenLocal(place, { uid: 0, gid: 0 }, 'local', 'local', (pid, uid) => {
         if (uid !== 0) throw new XceError('peer-role', `uid ${uid} is not root`);
         return {
           peer: { kind: 'local-root', pid },
@@ -435,15 +510,21 @@ export const createServer = (options: ServerOptions): RpcServer => {
 
     listenSandbox(path: string, lease: LeaseNumber, uid: Uid) {
       const budget = createBudget(LIMITS.requestsInFlightMax, LIMITS.sandboxRequestBytesInAllMax);
-      return listenLocal({ path }, { uid, gid: uid }, `sandbox of lease ${lease}`, (pid, peerUid) => {
-        if (peerUid !== uid) throw new XceError('peer-role', `uid ${peerUid} is not that of the lease`);
-        return {
-          peer: { kind: 'sandbox', lease, uid, pid },
-          bounds: SANDBOX_BOUNDS,
-          budget,
-          requireValid: () => undefined,
-        };
-      });
+      return listenLocal(
+        { path },
+        { uid, gid: uid },
+        'sandbox',
+        `sandbox of lease ${lease}`,
+        (pid, peerUid) => {
+          if (peerUid !== uid) throw new XceError('peer-role', `uid ${peerUid} is not that of the lease`);
+          return {
+            peer: { kind: 'sandbox', lease, uid, pid },
+            bounds: SANDBOX_BOUNDS,
+            budget,
+            requireValid: () => undefined,
+          };
+        },
+      );
     },
 
     async close(graceMs: number) {

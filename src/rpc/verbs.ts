@@ -7,7 +7,15 @@ import type { ErrorCode } from '../base/errors.ts';
 import type { LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import type { Identity } from '../pki/identity.ts';
 import type { CertificateRole } from '../pki/names.ts';
-import type { RequestOf, ResponseOf, StreamCommand, StreamEvent, StreamVerb, UnaryVerb } from './message.ts';
+import type {
+  RequestOf,
+  ResponseOf,
+  StreamCommand,
+  StreamEvent,
+  StreamVerb,
+  UnaryVerb,
+  Verb,
+} from './message.ts';
 import type { RpcTimes } from './times.ts';
 
 /** Who is at the other end, as proven by a certificate of the cluster or by the kernel. */
@@ -66,14 +74,26 @@ export type ServerStream = {
   pump(channel: 'stdout' | 'stderr', source: Readable): Promise<void>;
 };
 
+/** What a privileged request is about, as far as it is known: for the audit, decided by nobody. */
+export type Subject = {
+  /** What was asked for, in a few words. */
+  readonly act: string;
+  readonly lease?: number;
+  readonly job?: string;
+  readonly uid?: number;
+};
+
 export type UnaryEntry<V extends UnaryVerb> = {
   readonly callers: readonly Caller[];
+  /** Verbs that have it are privileged: each use of them is reported, done or refused. */
+  readonly subject?: (peer: Peer, request: RequestOf<V>) => Subject;
   /** `signal` is aborted when the caller goes away; verbs that must not stop half-way ignore it. */
   readonly answer: (peer: Peer, request: RequestOf<V>, signal: AbortSignal) => Promise<ResponseOf<V>>;
 };
 
 export type StreamEntry<V extends StreamVerb> = {
   readonly callers: readonly Caller[];
+  readonly subject?: (peer: Peer, head: RequestOf<V>) => Subject;
   readonly serve: (peer: Peer, head: RequestOf<V>, stream: ServerStream) => Promise<void>;
 };
 
@@ -85,7 +105,13 @@ export type VerbTable = { readonly [V in UnaryVerb]?: UnaryEntry<V> } & {
 /** What a server tells the program that runs it; it never logs by itself. Messages may hold what a peer chose. */
 export type ServerReport =
   /** A handler threw something else than an XceError, or broke a rule of the protocol. The peer saw only 'bug'. */
-  | { readonly what: 'bug'; readonly peer: string; readonly verb: string; readonly error: unknown }
+  | {
+      readonly what: 'bug';
+      readonly peer: string;
+      readonly verb: string;
+      readonly error: unknown;
+      readonly subject: Subject | undefined;
+    }
   /** A connection was refused before any verb. */
   | {
       readonly what: 'peer-refused';
@@ -94,9 +120,21 @@ export type ServerReport =
       readonly code: ErrorCode;
       readonly message: string;
     }
+  /** A privileged verb was done; of a stream verb: what it asked for was started. */
+  | { readonly what: 'done'; readonly peer: string; readonly verb: string; readonly subject: Subject }
   /** A verb was refused, by its callers, by the decoder or by its handler. */
   | {
       readonly what: 'refused';
+      readonly peer: string;
+      readonly verb: string;
+      readonly code: ErrorCode;
+      readonly message: string;
+      /** Of a privileged verb whose request could be read. */
+      readonly subject: Subject | undefined;
+    }
+  /** A stream that had started ended otherwise than it should; that it was started has been reported. */
+  | {
+      readonly what: 'broken-off';
       readonly peer: string;
       readonly verb: string;
       readonly code: ErrorCode;
@@ -133,9 +171,24 @@ export type RpcServer = {
   close(graceMs: number): Promise<void>;
 };
 
+export type ListenerKind = 'tls' | 'local' | 'sandbox';
+
+/** Told of everything that is worth counting. Must not throw. */
+export type ServerMeter = {
+  /** A request was answered, or its stream has ended. `verb` is '-' where there is none of that name. */
+  request(verb: Verb | '-', code: ErrorCode | 'ok'): void;
+  /** Requests that are open: one more, or one less. */
+  open(change: 1 | -1): void;
+  connection(listener: ListenerKind, change: 1 | -1): void;
+  connectionRefused(listener: ListenerKind, code: ErrorCode): void;
+  bytes(channel: 'stdin' | 'stdout' | 'stderr', count: number): void;
+};
+
 export type ServerOptions = {
   readonly table: VerbTable;
   readonly report: (report: ServerReport) => void;
+  /** Nothing is counted without one. */
+  readonly meter?: ServerMeter;
   /** Deviations from RPC_TIMES, for tests. */
   readonly times?: Partial<RpcTimes>;
 };

@@ -1,51 +1,136 @@
 /**
- * The worker's log: lines on stderr with a priority for the journal (sd-daemon(3)). This file owns every byte
- * that is written there; text that a job or a peer chose is escaped, and a line is bounded.
+ * The worker's log. Plain reports are lines on stderr with a priority (sd-daemon(3)); the audit of privileged
+ * actions goes to the journal with a field for each fact, in the journal's native protocol. This file owns every byte
+ * that is written there; text that a job or a peer chose is escaped in lines, framed in fields, and bounded.
  */
 import { escapeText } from '../base/escape.ts';
 import type { Clock } from '../os/clock.ts';
-import type { ServerReport } from '../rpc/verbs.ts';
+import type { ServerReport, Subject } from '../rpc/verbs.ts';
 import type { Report } from './ports.ts';
 
 const LINE_CHARS_MAX = 2000;
+/** A line, and what is added when lines before it were dropped. */
+const FIELD_CHARS_MAX = 2100;
 /** syslog(3). */
 const PRIORITY = { error: 3, warning: 4, notice: 5, info: 6 } as const;
 
 const PRIORITY_OF: Readonly<Record<Report['level'], number>> = {
   fault: PRIORITY.error,
-  audit: PRIORITY.notice,
   notice: PRIORITY.info,
 };
 
-const formatLine = (priority: number, message: string): string => {
+/** What `journalctl MESSAGE_ID=` finds the audit by. Never changes. */
+export const AUDIT_MESSAGE_ID = 'f6abaa2d15b24dfd81bc6bd858f9da56';
+
+/** Fields of an audit entry, in the order in which they are written; absent ones are not known. */
+type AuditFields = {
+  readonly XCE_CALLER: string;
+  readonly XCE_VERB: string;
+  readonly XCE_VERDICT: 'done' | 'refused' | 'failed';
+  readonly XCE_CODE: string;
+  readonly XCE_LEASE?: string;
+  readonly XCE_JOB?: string;
+  readonly XCE_UID?: string;
+};
+
+export type JournalEntry = {
+  readonly priority: number;
+  /** One line, escaped and bounded. */
+  readonly message: string;
+  /** Of an audit entry alone. */
+  readonly audit?: AuditFields;
+};
+
+const entryOf = (priority: number, message: string, audit?: AuditFields): JournalEntry => {
   const shown = escapeText(message);
   const cut = shown.length > LINE_CHARS_MAX ? `${shown.slice(0, LINE_CHARS_MAX)}…` : shown;
-  return `<${priority}>${cut}\n`;
+  return { priority, message: cut, ...(audit === undefined ? {} : { audit }) };
 };
+
+const auditOf = (
+  {
+    peer,
+    verb,
+    subject,
+  }: { readonly peer: string; readonly verb: string; readonly subject: Subject | undefined },
+  XCE_VERDICT: AuditFields['XCE_VERDICT'],
+  XCE_CODE: string,
+): AuditFields => ({
+  XCE_CALLER: peer,
+  XCE_VERB: verb,
+  XCE_VERDICT,
+  XCE_CODE,
+  ...(subject?.lease === undefined ? {} : { XCE_LEASE: String(subject.lease) }),
+  ...(subject?.job === undefined ? {} : { XCE_JOB: subject.job }),
+  ...(subject?.uid === undefined ? {} : { XCE_UID: String(subject.uid) }),
+});
 
 const stackOf = (error: unknown): string =>
   error instanceof Error ? (error.stack ?? error.message) : String(error);
 
-/** One line for one report of the worker. */
-export const formatReport = (report: Report): string => formatLine(PRIORITY_OF[report.level], report.message);
+/** The entry as a line for stderr: all that there is where no journal reads. */
+export const lineOf = ({ priority, message }: JournalEntry): string => `<${priority}>${message}\n`;
 
-/** One line for one report of the protocol server. */
-export const formatServerReport = (report: ServerReport): string => {
+const PLAIN = /^[\x20-\x7e]*$/;
+
+/** One field of the native protocol. Only printable ASCII is written as NAME=value; the rest has its length in front. */
+const encodeField = (name: string, value: string): Buffer => {
+  if (PLAIN.test(value)) return Buffer.from(`${name}=${value}\n`, 'latin1');
+  const bytes = Buffer.from(value);
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(bytes.length));
+  return Buffer.concat([Buffer.from(`${name}\n`, 'latin1'), length, bytes, Buffer.from('\n')]);
+};
+
+/** The datagram for an audit entry (systemd's JOURNAL_NATIVE_PROTOCOL). */
+export const encodeAudit = ({ priority, message }: JournalEntry, audit: AuditFields): Buffer => {
+  const fields = Object.entries({
+    MESSAGE: message,
+    MESSAGE_ID: AUDIT_MESSAGE_ID,
+    PRIORITY: String(priority),
+    SYSLOG_IDENTIFIER: 'xce-sandbox-worker',
+    ...audit,
+  });
+  return Buffer.concat(fields.map(([name, value]) => encodeField(name, value.slice(0, FIELD_CHARS_MAX))));
+};
+
+/** What one report of the worker says. */
+export const entryOfReport = (report: Report): JournalEntry =>
+  entryOf(PRIORITY_OF[report.level], report.message);
+
+/** What one report of the protocol server says. */
+export const entryOfServerReport = (report: ServerReport): JournalEntry => {
   switch (report.what) {
     case 'bug':
-      return formatLine(PRIORITY.error, `${report.peer}: ${report.verb}: bug: ${stackOf(report.error)}`);
+      return entryOf(
+        PRIORITY.error,
+        `${report.peer}: ${report.verb}: bug: ${stackOf(report.error)}`,
+        auditOf(report, 'failed', 'bug'),
+      );
     case 'peer-refused':
-      return formatLine(
+      return entryOf(
         PRIORITY.warning,
         `${report.listener}: ${report.from} was refused: ${report.code}: ${report.message}`,
       );
-    case 'refused':
-      return formatLine(
+    case 'done':
+      return entryOf(
         PRIORITY.notice,
-        `${report.peer}: ${report.verb}: refused: ${report.code}: ${report.message}`,
+        `${report.peer}: ${report.subject.act}: done`,
+        auditOf(report, 'done', 'ok'),
+      );
+    case 'refused':
+      return entryOf(
+        PRIORITY.notice,
+        `${report.peer}: ${report.subject?.act ?? report.verb}: refused: ${report.code}: ${report.message}`,
+        auditOf(report, 'refused', report.code),
+      );
+    case 'broken-off':
+      return entryOf(
+        PRIORITY.info,
+        `${report.peer}: ${report.verb}: broken off: ${report.code}: ${report.message}`,
       );
     case 'connection-failed':
-      return formatLine(PRIORITY.info, `${report.peer}: connection failed: ${report.message}`);
+      return entryOf(PRIORITY.info, `${report.peer}: connection failed: ${report.message}`);
   }
 };
 
@@ -69,10 +154,11 @@ export class JournalLimit {
     this.#clock = clock;
   }
 
-  /** The line to write, or undefined for none. */
-  take(report: ServerReport): string | undefined {
-    const line = formatServerReport(report);
-    if (report.what === 'bug') return line;
+  /** The entry to write, or undefined for none. */
+  take(report: ServerReport): JournalEntry | undefined {
+    const entry = entryOfServerReport(report);
+    // What was done is bounded by what it cost to do it.
+    if (report.what === 'bug' || report.what === 'done') return entry;
     const source = report.what === 'peer-refused' ? report.listener : report.peer.replace(PROCESS, '');
     const nowMs = this.#clock.monotonicMs();
     const bucket = this.#bucketOf(source, nowMs);
@@ -85,7 +171,8 @@ export class JournalLimit {
     bucket.lines -= 1;
     const { dropped } = bucket;
     bucket.dropped = 0;
-    return dropped === 0 ? line : `${line.slice(0, -1)} (and ${dropped} lines like it before)\n`;
+    if (dropped === 0) return entry;
+    return { ...entry, message: `${entry.message} (and ${dropped} lines like it before)` };
   }
 
   #bucketOf(source: string, nowMs: number): Bucket {

@@ -16,6 +16,7 @@ import { openTicket } from '../lease/ticket.ts';
 import { bootClock } from '../os/boot-clock.ts';
 import { readBootId } from '../os/clock.ts';
 import { systemConfigPorts, workingDirectory } from '../os/config-ports.ts';
+import { isStderrJournal, sendToJournal } from '../os/journal-socket.ts';
 import { mountOf } from '../os/mounts.ts';
 import { createNameService } from '../os/name-service.ts';
 import { findPackage } from '../os/package-root.ts';
@@ -31,7 +32,7 @@ import { boxPaths } from '../sandbox/box.ts';
 import { createSystemdBackend } from '../sandbox/systemd/backend.ts';
 import { Daemons } from './daemons.ts';
 import { withinMs } from './deadline.ts';
-import { formatReport, JournalLimit } from './journal.ts';
+import { encodeAudit, entryOfReport, type JournalEntry, JournalLimit, lineOf } from './journal.ts';
 import { Memory } from './memory.ts';
 import { Nonces } from './nonces.ts';
 import type { Report } from './ports.ts';
@@ -49,10 +50,21 @@ const LOCAL_SOCKET = 'local';
 /** A step's unit, as sandbox/names.ts makes it. */
 const STEP_UNIT = /\.step\.([a-z0-9]{1,16})\.service$/;
 
-const write = (line: string): void => {
-  process.stderr.write(line);
+const hasJournal = isStderrJournal(process.env);
+
+/** The audit goes to the journal with its fields; as a line, like everything else, where there is none or it is full. */
+const write = (entry: JournalEntry): void => {
+  if (entry.audit !== undefined && hasJournal) {
+    try {
+      sendToJournal(encodeAudit(entry, entry.audit));
+      return;
+    } catch (error) {
+      process.stderr.write(lineOf(entryOfReport({ level: 'fault', message: messageOf(error) })));
+    }
+  }
+  process.stderr.write(lineOf(entry));
 };
-const report = (entry: Report): void => write(formatReport(entry));
+const report = (entry: Report): void => write(entryOfReport(entry));
 
 const checkIdentity = (identity: Identity, settings: Settings): void => {
   const { cluster, worker } = settings;
@@ -143,8 +155,8 @@ const assemble = (settings: Settings, holder: IdentityHolder, backend: SandboxBa
   const server = createServer({
     table,
     report: (entry) => {
-      const line = limit.take(entry);
-      if (line !== undefined) write(line);
+      const taken = limit.take(entry);
+      if (taken !== undefined) write(taken);
     },
   });
   return { server, supervisor };

@@ -18,8 +18,8 @@ export type AgentSocket = {
 
 /** One line for the log of the host. Text of others in it is escaped where the line is written. */
 export type Report = {
-  /** 'audit': a privileged action and its verdict. 'fault': something of ours or of the host failed. */
-  readonly level: 'audit' | 'notice' | 'fault';
+  /** 'fault': something of ours or of the host failed. */
+  readonly level: 'notice' | 'fault';
   readonly message: string;
 };
 

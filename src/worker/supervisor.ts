@@ -24,6 +24,7 @@ import type { LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { TicketClaims } from '../lease/ticket.ts';
 import type { RequestOf, ResponseOf } from '../rpc/message.ts';
+import type { Subject } from '../rpc/verbs.ts';
 import type { Finding, RunningStep, StepSpec } from '../sandbox/backend.ts';
 import { Admission, type OpenedTicket } from './admission.ts';
 import { withinMs } from './deadline.ts';
@@ -158,6 +159,21 @@ export class Supervisor {
   /** The lease that an authentic ticket names; whether it holds is for whoever uses it. */
   leaseOf(ticket: string): LeaseNumber {
     return this.#admission.open(ticket).claims.lease;
+  }
+
+  /** For the audit: what an authentic ticket is about; of any other nothing is known. */
+  subjectOfTicket(verb: string, ticket: string): Subject {
+    const opened = this.#ports.openTicket(ticket);
+    if (!opened.ok) return { act: verb.replace(/ of$/, '') };
+    const { lease, job, uid } = opened.value;
+    return { act: `${verb} lease ${lease}`, lease, job, uid };
+  }
+
+  /** For the audit: what is known here of a lease that somebody named. */
+  subjectOfLease(verb: string, lease: number): Subject {
+    const claims = this.#sandboxes.get(lease as LeaseNumber)?.record.claims;
+    const known = claims === undefined ? {} : { job: claims.job, uid: claims.uid };
+    return { act: `${verb} lease ${lease}`, lease, ...known };
   }
 
   /** Sets up the sandbox of a ticket, or finds it set up. No process of the job starts. */

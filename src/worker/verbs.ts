@@ -8,7 +8,7 @@ import { LIMITS } from '../base/limits.ts';
 import type { Settings } from '../config/settings.ts';
 import { mpiEnvironment } from '../mpi/environment.ts';
 import { PROTOCOL, type ProbeVerb, type RequestOf, type ResponseOf } from '../rpc/message.ts';
-import { describePeer, type Peer, type ServerStream, type VerbTable } from '../rpc/verbs.ts';
+import type { Peer, ServerStream, VerbTable } from '../rpc/verbs.ts';
 import type { StepSpec } from '../sandbox/backend.ts';
 import { type Daemons, requireDaemon } from './daemons.ts';
 import type { Nonces } from './nonces.ts';
@@ -65,13 +65,6 @@ export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVer
   const { supervisor, daemons, nonces, self, wallMs, report } = ports;
   const launcherVariables = mpiEnvironment(ports.mpi, ports.agentPath);
 
-  /** One line per privileged action that was done; the server reports those that were refused. */
-  const audited = async <T>(peer: Peer, action: string, act: () => Promise<T>): Promise<T> => {
-    const result = await act();
-    report({ level: 'audit', message: `${describePeer(peer)}: ${action}: done` });
-    return result;
-  };
-
   const fault = (what: string, error: unknown): void =>
     report({ level: 'fault', message: `${what}: ${messageOf(error)}` });
 
@@ -84,7 +77,7 @@ export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVer
     return { ...self, protocol: PROTOCOL, nonce, wallMs: wallMs() };
   };
 
-  const step = async (peer: Peer, request: RequestOf<'step'>, stream: ServerStream): Promise<void> => {
+  const serveOneStep = async (request: RequestOf<'step'>, stream: ServerStream): Promise<void> => {
     const command = decodeCommand(request);
     const spec: StepSpec = {
       step: request.step,
@@ -95,9 +88,7 @@ export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVer
     const lease = supervisor.leaseOf(request.ticket);
     const head = request.kind === 'head' ? daemons.addHead(lease, request.step, stream) : undefined;
     try {
-      const running = await audited(peer, `start ${request.kind} ${request.step} of lease ${lease}`, () =>
-        supervisor.startStep(request.ticket, request.kind, spec, stream.signal),
-      );
+      const running = await supervisor.startStep(request.ticket, request.kind, spec, stream.signal);
       await serveStep(stream, running, request.stdin, {
         fault,
         started: () => head?.open(),
@@ -114,9 +105,7 @@ export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVer
     requireDaemon(command.argv);
     const environment = withMpi(command.environment, launcherVariables);
     const spec: StepSpec = { step: newDaemonStep(), argv: command.argv, environment, directory: null };
-    const running = await audited(peer, `start daemon ${spec.step} of lease ${request.lease}`, () =>
-      supervisor.startDaemon(peer.node, request, spec, stream.signal),
-    );
+    const running = await supervisor.startDaemon(peer.node, request, spec, stream.signal);
     await serveStep(stream, running, true, { fault });
   };
 
@@ -134,30 +123,46 @@ export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVer
     },
     prepare: {
       callers: ['controller'],
-      answer: (peer, { ticket }) =>
-        audited(peer, `prepare lease ${supervisor.leaseOf(ticket)}`, () => supervisor.prepare(ticket)),
+      subject: (_peer, { ticket }) => supervisor.subjectOfTicket('prepare', ticket),
+      answer: (_peer, { ticket }) => supervisor.prepare(ticket),
     },
     renew: {
       callers: ['controller'],
-      answer: (peer, { ticket }) =>
-        audited(peer, `renew lease ${supervisor.leaseOf(ticket)}`, () => supervisor.renew(ticket)),
+      subject: (_peer, { ticket }) => supervisor.subjectOfTicket('renew', ticket),
+      answer: (_peer, { ticket }) => supervisor.renew(ticket),
     },
     stop: {
       callers: ['controller'],
-      answer: (peer, { lease }) =>
-        audited(peer, `stop lease ${lease}`, () => supervisor.stop(lease as LeaseNumber)),
+      subject: (_peer, { lease }) => supervisor.subjectOfLease('stop', lease),
+      answer: (_peer, { lease }) => supervisor.stop(lease as LeaseNumber),
     },
     drain: {
       callers: ['controller'],
-      answer: (peer, request) =>
-        audited(peer, `drain lease ${request.lease}`, () => supervisor.drain(request)),
+      subject: (_peer, { lease, job, uid }) => ({ act: `drain lease ${lease}`, lease, job, uid }),
+      answer: (_peer, request) => supervisor.drain(request),
     },
     status: {
       callers: ['controller', 'operator', 'local-root'],
       answer: async () => supervisor.status(),
     },
-    step: { callers: ['controller'], serve: step },
-    spawn: { callers: ['worker'], serve: spawn },
-    daemon: { callers: ['sandbox'], serve: daemon },
+    step: {
+      callers: ['controller'],
+      subject: (_peer, { ticket, kind, step }) =>
+        supervisor.subjectOfTicket(`start ${kind} ${step} of`, ticket),
+      serve: (_peer, request, stream) => serveOneStep(request, stream),
+    },
+    spawn: {
+      callers: ['worker'],
+      subject: (_peer, { lease, uid }) => ({ ...supervisor.subjectOfLease('start daemon of', lease), uid }),
+      serve: spawn,
+    },
+    daemon: {
+      callers: ['sandbox'],
+      subject: (peer) =>
+        peer.kind === 'sandbox'
+          ? supervisor.subjectOfLease('ask for daemon of', peer.lease)
+          : { act: 'ask for daemon' },
+      serve: daemon,
+    },
   };
 };

@@ -3,6 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Epoch, JobId, LeaseNumber, NodeName, Uid } from '../../src/base/ids.ts';
 import type { TicketClaims } from '../../src/lease/ticket.ts';
 import type { RequestOf } from '../../src/rpc/message.ts';
+import { AUDIT_MESSAGE_ID } from '../../src/worker/journal.ts';
 import type { Node } from '../support/cluster/node.ts';
 import { type Driver, type LabStream, POOL, WorkerLab } from '../support/worker-lab.ts';
 
@@ -56,12 +57,12 @@ const mainPid = async (node: Node): Promise<string> =>
   (await node.must(['systemctl', 'show', '-p', 'MainPID', '--value', UNIT])).trim();
 
 /** Waits, bounded, for what only polling can see: another process on another node. */
-const until = async (what: string, look: () => Promise<boolean>): Promise<void> => {
-  for (let round = 0; round < 100; round += 1) {
+const until = async (what: string, look: () => Promise<boolean>, rounds = 100): Promise<void> => {
+  for (let round = 0; round < rounds; round += 1) {
     if (await look()) return;
     await new Promise((resolve) => setTimeout(resolve, 100));
   }
-  throw new Error(`not within 10 s: ${what}`);
+  throw new Error(`not within ${rounds / 10} s: ${what}`);
 };
 
 const journalSays = async (text: string): Promise<boolean> =>
@@ -239,6 +240,43 @@ describe('a worker starts nothing', () => {
   });
 });
 
+/** The audit entries about a lease, as the journal of the node has them. */
+const auditOf = async (node: Node, lease: number): Promise<readonly Record<string, string>[]> => {
+  await node.must(['journalctl', '--sync']);
+  const argv = [
+    'journalctl',
+    '-o',
+    'json',
+    '--no-pager',
+    `MESSAGE_ID=${AUDIT_MESSAGE_ID}`,
+    `XCE_LEASE=${lease}`,
+  ];
+  const lines = (await node.must(argv)).split('\n').filter((line) => line !== '');
+  return lines.map((line) => JSON.parse(line) as Record<string, string>);
+};
+
+test('each privileged action leaves one entry in the journal, with fields that a job cannot forge', async () => {
+  const { lease, uid, run, drain, job } = await prepared();
+  await run(['true']).end;
+  await controller.must('n1', 'drain', lab.drainRequest(drain));
+  expect(await run(['true']).end).toMatchObject({ code: 'ticket-tombstone' });
+  const entries = await auditOf(n1, lease);
+  const about = {
+    XCE_LEASE: String(lease),
+    XCE_JOB: job,
+    XCE_UID: String(uid),
+    XCE_CALLER: 'controller ctl',
+  };
+  const trusted = { _SYSTEMD_UNIT: UNIT, _UID: '0', PRIORITY: '5', SYSLOG_IDENTIFIER: 'xce-sandbox-worker' };
+  const done = { ...about, ...trusted, XCE_VERDICT: 'done', XCE_CODE: 'ok' };
+  expect(entries).toMatchObject([
+    { ...done, XCE_VERB: 'prepare', MESSAGE: `controller ctl: prepare lease ${lease}: done` },
+    { ...done, XCE_VERB: 'step' },
+    { ...done, XCE_VERB: 'drain' },
+    { ...about, ...trusted, XCE_VERB: 'step', XCE_VERDICT: 'refused', XCE_CODE: 'ticket-tombstone' },
+  ]);
+});
+
 describe('the socket in the sandbox', () => {
   const AGENT = 'exec "$PRTE_MCA_plm_ssh_agent" "$@"';
 
@@ -266,6 +304,18 @@ describe('the socket in the sandbox', () => {
     expect(events[2]).toMatchObject({
       node: 'n2',
       outcome: { result: 'success', code: 'exited', status: 0 },
+    });
+    expect((await auditOf(n1, lease)).at(-1)).toMatchObject({
+      XCE_CALLER: expect.stringMatching(/^sandbox of lease \d+, uid \d+, pid \d+$/),
+      XCE_VERB: 'daemon',
+      XCE_VERDICT: 'done',
+      XCE_JOB: `j${lease}`,
+    });
+    expect((await auditOf(lab.node('n2'), lease)).at(-1)).toMatchObject({
+      XCE_CALLER: 'worker n1',
+      XCE_VERB: 'spawn',
+      XCE_VERDICT: 'done',
+      XCE_JOB: `j${lease}`,
     });
   });
 
@@ -413,6 +463,35 @@ describe('a worker that ends', () => {
       expect(await controller.must('n1', 'drain', lab.drainRequest(drain))).toHaveProperty('certificate');
       expect(await unitsOf(n1, lease)).toEqual([]);
     }
+  });
+
+  test('by its watchdog, because it hangs, is replaced by one that goes on with its sandboxes', async () => {
+    const { lease, run, uid } = await prepared();
+    const sleep = run(['sleep', '1000']);
+    await sleep.event('started');
+    await n1.must(['mkdir', '-p', `/run/systemd/system/${UNIT}.d`]);
+    await n1.writeFile(`/run/systemd/system/${UNIT}.d/watchdog.conf`, '[Service]\nWatchdogSec=5\n', {
+      mode: 0o644,
+    });
+    await n1.must(['systemctl', 'daemon-reload']);
+    await n1.must(['systemctl', 'restart', UNIT]);
+    await sleep.end;
+    const before = await mainPid(n1);
+    const fed = () => n1.must(['systemctl', 'show', '-p', 'WatchdogTimestampMonotonic', '--value', UNIT]);
+    const first = await fed();
+    await until('its loop feeds the watchdog', async () => (await fed()) !== first);
+    const second = run(['sleep', '1000']);
+    await second.event('started');
+    await n1.must(['kill', '-STOP', before]);
+    await until('another worker runs', async () => !['0', before].includes(await mainPid(n1)), 300);
+    await until('the worker is back', answered);
+    expect(await second.end).toMatchObject({ code: 'worker-unreachable' });
+    expect(await journalSays('Watchdog timeout')).toBe(true);
+    expect(await stateOf('n1', lease)).toBe('ready');
+    expect(await processesOf(n1, uid)).toBe('');
+    expect(await run(['true']).end).toBeUndefined();
+    await n1.must(['rm', `/run/systemd/system/${UNIT}.d/watchdog.conf`]);
+    await n1.must(['systemctl', 'daemon-reload']);
   });
 
   test('is started by the first connection when systemd holds its sockets', async () => {

@@ -93,21 +93,6 @@ describe('the table of verbs', () => {
       expect(await codeOf(table.challenge.answer(peer, { purpose: 'ticket' }, quiet))).toBe('peer-role');
     }
   });
-
-  test('each privileged action that was done leaves one line that names its caller', async () => {
-    const { host, step, table } = await preparedTable();
-    const stream = new FakeStream();
-    const served = table.step.serve(CONTROLLER, step(), stream);
-    await stream.sent('started');
-    host.backend.step(7, 't1').finish(GOOD);
-    await served;
-    await table.stop.answer(CONTROLLER, { lease: 7 }, quiet);
-    expect(host.reports.filter(({ level }) => level === 'audit').map(({ message }) => message)).toEqual([
-      'controller ctl: prepare lease 7: done',
-      'controller ctl: start task t1 of lease 7: done',
-      'controller ctl: stop lease 7: done',
-    ]);
-  });
 });
 
 describe('a step', () => {
