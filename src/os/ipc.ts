@@ -1,38 +1,55 @@
-/** System V IPC and POSIX message queues of this process's IPC namespace (ipc_namespaces(7)). */
-import { existsSync, lstatSync, readdirSync } from 'node:fs';
-import { errnoOf, XceError } from '../base/errors.ts';
-import { readBounded } from './files.ts';
+/** System V IPC and POSIX message queues of one IPC namespace (ipc_namespaces(7)). */
+import { XceError } from '../base/errors.ts';
+import { escapeBytes } from '../base/escape.ts';
+import { runChild } from './spawn.ts';
 
-const TABLE_BYTES_MAX = 64 << 20;
-const QUEUES_MAX = 1 << 20;
-
-/** The table of one kind; undefined when the kernel has none. Throws XceError. */
-export const readSysvTable = (kind: 'shm' | 'sem' | 'msg'): string | undefined => {
-  const path = `/proc/sysvipc/${kind}`;
-  return existsSync(path) ? readBounded(path, TABLE_BYTES_MAX).toString('latin1') : undefined;
-};
+const LOOK_TIMEOUT_MS = 30_000;
 
 export type MessageQueue = { readonly name: string; readonly uid: number; readonly gid: number };
 
-/** Whether the kernel has POSIX message queues at all. */
-export const hasMessageQueues = (): boolean => existsSync('/proc/sys/fs/mqueue');
+export type IpcObjects = {
+  /** The id of the namespace that was looked at. */
+  readonly namespace: string;
+  /** /proc/sysvipc/{shm,sem,msg}; empty where the kernel has none. */
+  readonly shm: string;
+  readonly sem: string;
+  readonly msg: string;
+  readonly queues: readonly MessageQueue[];
+};
 
-/** All POSIX message queues; /dev/mqueue must be the kernel's file system of them. Throws XceError 'os'. */
-export const listMessageQueues = (): readonly MessageQueue[] => {
-  try {
-    const names = readdirSync('/dev/mqueue');
-    if (names.length > QUEUES_MAX) throw new XceError('too-large', `${names.length} message queues`);
-    return names.flatMap((name) => {
-      try {
-        const { uid, gid } = lstatSync(`/dev/mqueue/${name}`);
-        return [{ name, uid, gid }];
-      } catch (error) {
-        if (errnoOf(error) === 'ENOENT') return [];
-        throw error;
-      }
-    });
-  } catch (error) {
-    if (error instanceof XceError) throw error;
-    throw new XceError('os', `cannot list /dev/mqueue: ${errnoOf(error) ?? String(error)}`, { cause: error });
+/**
+ * bash, inside the namespace: its id, three tables and the queues, with NUL between and behind. The queues are seen
+ * on a mount of our own, because a namespace need not have one, and a mount that is there may be of another.
+ */
+const LOOK = [
+  'set -e',
+  'readlink -n /proc/self/ns/ipc; printf "\\0"',
+  'for k in shm sem msg; do if [ -e /proc/sysvipc/$k ]; then cat /proc/sysvipc/$k; fi; printf "\\0"; done',
+  'if [ -e /proc/sys/fs/mqueue ]; then',
+  'mount -t mqueue mqueue /dev/mqueue',
+  'find /dev/mqueue -mindepth 1 -ignore_readdir_race -printf "%U %G %f\\0"',
+  'fi',
+].join('\n');
+
+const parseQueue = (text: string): MessageQueue => {
+  const [, uid = '', gid = '', name = ''] = /^([0-9]+) ([0-9]+) (.*)$/s.exec(text) ?? [];
+  if (name === '') throw new XceError('os', 'a message queue is listed without owner');
+  return { name, uid: Number(uid), gid: Number(gid) };
+};
+
+/** What there is in the IPC namespace of a process. Throws XceError 'os'. */
+export const readIpcObjects = async (pid: number): Promise<IpcObjects> => {
+  // Nothing is done with a process that ended after it was listed: nsenter(1) then has no file to open.
+  const enter = [`--ipc=/proc/${pid}/ns/ipc`, '--', '/usr/bin/unshare', '--mount'];
+  const look = await runChild('/usr/bin/nsenter', [...enter, '--', '/bin/bash', '-c', LOOK], {
+    timeoutMs: LOOK_TIMEOUT_MS,
+  });
+  if (look.exitCode !== 0 || look.truncated) {
+    const why = look.timedOut ? 'it took too long' : escapeBytes(look.stderr.subarray(0, 200));
+    throw new XceError('os', `the IPC namespace of process ${pid} cannot be read: ${why}`);
   }
+  const [namespace = '', shm = '', sem = '', msg = '', ...queues] = look.stdout
+    .toString('latin1')
+    .split('\0');
+  return { namespace, shm, sem, msg, queues: queues.filter((text) => text !== '').map(parseQueue) };
 };

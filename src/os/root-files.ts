@@ -157,6 +157,18 @@ export const kindOf = (path: string): 'none' | 'file' | 'directory' | 'link' | '
   }
 };
 
+/** What tells a directory from every other one of this host; undefined for anything else, a link to one included. */
+export const identityOfDirectory = (path: string): string | undefined => {
+  try {
+    const facts = lstatSync(path);
+    return facts.isDirectory() ? `${facts.dev}:${facts.ino}` : undefined;
+  } catch (error) {
+    const errno = errnoOf(error);
+    if (errno === 'ENOENT' || errno === 'ENOTDIR' || errno === 'ESRCH') return undefined;
+    throw failed('look at', path, error);
+  }
+};
+
 /** The names in a directory; none where there is no such directory. */
 export const listNames = (path: string): readonly string[] => {
   try {

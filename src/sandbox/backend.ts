@@ -66,6 +66,8 @@ export type Finding = {
     | 'sysv-sem'
     | 'sysv-msg'
     | 'posix-mqueue'
+    | 'keyring'
+    | 'cron'
     | 'file'
     | 'mount'
     | 'user-record'

@@ -49,3 +49,15 @@ export const findSysvObjects = (table: string, id: number): readonly SysvObject[
   }
   return found;
 };
+
+/** How many keys a /proc/key-users table counts for a uid. Undefined for a table with a line that is none of its. */
+export const countKeys = (table: string, uid: number): number | undefined => {
+  let count = 0;
+  for (const line of table.split('\n').filter((text) => text !== '')) {
+    // uid: usage keys/instantiated owned/quota bytes/quota
+    const row = /^ *([0-9]+): +[0-9]+ ([0-9]+)\/[0-9]+ [0-9]+\/[0-9]+ [0-9]+\/[0-9]+$/.exec(line);
+    if (row === null) return undefined;
+    if (Number(row[1]) === uid) count = Number(row[2]);
+  }
+  return count;
+};

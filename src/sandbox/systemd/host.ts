@@ -14,7 +14,9 @@ const PROGRAMS = [
   '/usr/bin/find',
   '/usr/bin/mount',
   '/usr/bin/umount',
+  '/usr/bin/nsenter',
   '/usr/bin/systemctl',
+  '/usr/bin/unshare',
 ] as const;
 
 const refuse = (message: string, next?: string): XceError =>

@@ -165,6 +165,8 @@ export class Node {
       `--network-namespace-path=${this.#spec.netns}`,
       '--resolv-conf=off',
       '--timezone=off',
+      '--system-call-filter=bpf',
+      '--capability=CAP_BPF',
       '--link-journal=no',
       `--bind=${readyPipe}:${READY_PATH}`,
       `--bind=${canaryPipe}:${CANARY_PATH}`,

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
-import { describeStatus, findSysvObjects, processHasId } from '../../../src/sandbox/traces.ts';
+import { countKeys, describeStatus, findSysvObjects, processHasId } from '../../../src/sandbox/traces.ts';
 
 const status = (uid: string, gid: string, groups: string): string =>
   `Name:\tsleep\nUmask:\t0022\nState:\tS (sleeping)\nUid:\t${uid}\nGid:\t${gid}\nFDSize:\t64\nGroups:\t${groups} \n`;
@@ -64,5 +64,23 @@ describe('the look at System V objects', () => {
     for (const kind of ['shm', 'sem', 'msg']) {
       expect(findSysvObjects(readFileSync(`/proc/sysvipc/${kind}`, 'latin1'), 70_001)).toEqual([]);
     }
+  });
+});
+
+describe('the look at the keys of the kernel', () => {
+  const table = '    0:    15 14/14 9/1000000 70/25000000\n70001:     2 3/2 3/200 54/20000\n';
+
+  test('counts those of one uid', () => {
+    expect(countKeys(table, 70_001)).toBe(3);
+    expect(countKeys(table, 7000)).toBe(0);
+    expect(countKeys('', 70_001)).toBe(0);
+  });
+
+  test('says nothing of a table that is another', () => {
+    expect(countKeys(`${table}70002: much\n`, 70_001)).toBeUndefined();
+  });
+
+  test('reads the table of this very kernel', () => {
+    expect(countKeys(readFileSync('/proc/key-users', 'latin1'), 0)).toBeGreaterThan(0);
   });
 });
