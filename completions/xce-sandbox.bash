@@ -15,7 +15,7 @@ _xce_sandbox_flags() {
   case $1 in
     'config show') echo '--config --json' ;;
     'help') echo '' ;;
-    'launch') echo '--attempt --chdir --env* --job --label --lease --mpi --nodes --ranks --stdin --tasks-per-node --timeout --config --json' ;;
+    'launch') echo '--append --attempt --chdir --env* --env-file* --error --job --kill-on-bad-exit --label --lease --mpi --nodes --output --ranks --stdin --tasks-per-node --timeout --config --json' ;;
     'lease allocate') echo '--attempt --job --nodes --submitter --ttl --workspace --write* --config --json' ;;
     'lease audit') echo '--config --json' ;;
     'lease compact') echo '--config --json' ;;
@@ -48,9 +48,12 @@ _xce_sandbox_value() {
     'launch --attempt') echo '@any' ;;
     'launch --chdir') echo '@directory' ;;
     'launch --env' | 'launch -e') echo '@any' ;;
+    'launch --env-file') echo '@file' ;;
+    'launch --error') echo '@any' ;;
     'launch --job' | 'launch -j') echo '@any' ;;
     'launch --lease') echo '@any' ;;
     'launch --nodes') echo '@any' ;;
+    'launch --output' | 'launch -o') echo '@any' ;;
     'launch --ranks' | 'launch -n') echo '@any' ;;
     'launch --stdin') echo 'none all' ;;
     'launch --tasks-per-node') echo '@any' ;;

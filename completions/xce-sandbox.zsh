@@ -121,17 +121,22 @@ _xce-sandbox_config_show() {
 
 _xce-sandbox_launch() {
   _arguments -s -S \
+    '--append''[Write behind what these files hold; default: none may exist]' \
     '--attempt=''[Attempt (requeue count) of the job; default: the latest one with a lease]:N: ' \
     '--chdir=''[Working directory; default: the workspace]:DIR:_files -/' \
     '*'{-e+,--env=}'[Set a variable, or pass one on from here]:NAME =VALUE: ' \
+    '*''--env-file=''[Set the variables of a file, NAME=VALUE on each line]:FILE:_files' \
+    '--error=''[Write standard error to this file; default: as --output]:PATTERN: ' \
     '(-j --job)'{-j+,--job=}'[Job id, exactly as the batch system writes it]:ID: ' \
+    '--kill-on-bad-exit''[End all tasks as soon as one ends badly; default: the others go on]' \
     '(-l --label)'{-l,--label}'[Put the node before each line]' \
     '--lease=''[Lease number, in place of --job]:N: ' \
     '--mpi''[Start with Open MPI 5 (prterun) from the first node]' \
     '--nodes=''[Only these nodes of the lease]:LIST: ' \
+    '(-o --output)'{-o+,--output=}'[Write output to this file, not here; %j job, %a attempt, %n node, %t task]:PATTERN: ' \
     '(-n --ranks)'{-n+,--ranks=}'[MPI: ranks in all; default: one per node]:N: ' \
     '--stdin=''[Who reads standard input: none, all, or a node]:none all NODE:(none all)' \
-    '--tasks-per-node=''[MPI: slots of each node]:N: ' \
+    '--tasks-per-node=''[Run the command so many times on each node; MPI: slots of each node]:N: ' \
     '--timeout=''[End the job after this time]:TIME: ' \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
     '--json''[Write the result as one JSON document]' \

@@ -131,6 +131,15 @@ export const ERRORS = {
 
   // launch
   'launch-refused': row(EXIT.unavailable, 'a node refused; nothing was started'),
+  'env-file': row(EXIT.data, 'a line of the environment file is not NAME=VALUE'),
+  'work-directory': row(
+    EXIT.noInput,
+    'the working directory cannot be entered on a node; nothing was started',
+  ),
+  'output-file': row(
+    EXIT.io,
+    'a file for the output of a job cannot be made, or others may write where it would lie',
+  ),
   'launch-failed': row(EXIT.unavailable, 'the launch did not end as a launch that succeeded does'),
   'mpi-agent': row(EXIT.protocol, 'the launcher asked for something the agent does not do'),
 

@@ -64,6 +64,11 @@ export const LIMITS = {
   envCountMax: 4096,
   envBytesMax: 1 << 20,
   stepsPerSandboxMax: 256,
+  /** Tasks of one launch on one node; what is to end them needs room on the same connection. */
+  tasksPerNodeMax: 128,
+  /** A file with variables for a job, and what a launch says of a directory that cannot be entered. */
+  envFileBytesMax: 1 << 20,
+  stepComplaintBytesMax: 1 << 10,
   sandboxesMax: 1024,
   connectionsMax: 4096,
   streamsPerConnectionMax: 256,

@@ -14,6 +14,7 @@ import {
 } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import { parseListen } from '../config/values.ts';
+import { type OutputPattern, parseOutputPattern } from '../launch/output-name.ts';
 import type { ProbePeer } from '../operations/lease-probe.ts';
 import type { LeaseSelection } from '../operations/lease-reference.ts';
 import { readOwnArguments } from '../os/own-arguments.ts';
@@ -113,6 +114,15 @@ export const stdinFlag = Flags.custom<'none' | 'all' | NodeName>({
   helpValue: 'none|all|NODE',
   parse: async (text) =>
     text === 'none' || text === 'all' ? text : parsed('a node', text, parseNodeName(text)),
+});
+
+export const outputFlag = Flags.custom<OutputPattern>({
+  helpValue: 'PATTERN',
+  parse: async (text) => {
+    const { pattern, problem } = parseOutputPattern(text);
+    if (pattern !== undefined) return pattern;
+    throw new Errors.CLIError(`'${text}' is no name for a file: ${problem}`);
+  },
 });
 
 /** Separates the suite's own arguments from the job's command behind `--`, which is taken as exact bytes. */

@@ -1,8 +1,18 @@
 /** The terminal's side of a launch: output, input, and the signals of whoever sits there. */
+import { countOf } from '../base/count.ts';
 import { escapeBytes } from '../base/escape.ts';
 import type { LaunchOutcome } from '../launch/outcome.ts';
-import { createEventSink, createLabelSink, createPlainSink, type OutputSink } from '../launch/output.ts';
+import {
+  createEventSink,
+  createLabelSink,
+  createPlainSink,
+  createSplitSink,
+  type OutputSink,
+  type OutputStream,
+  type Writer,
+} from '../launch/output.ts';
 import { asError, type Launch, type LaunchEvent } from '../launch/run.ts';
+import { foldNodes } from '../nodes/hostlist.ts';
 import type { LaunchPorts, LaunchResult } from '../operations/launch.ts';
 import { writeErr, writeOut, writeTalk } from './print.ts';
 
@@ -26,17 +36,41 @@ const showBytes = (bytes: Uint8Array): string => {
 const writeLine = (event: Readonly<Record<string, unknown>>): Promise<void> =>
   writeOut(`${JSON.stringify(event)}\n`);
 
-const chooseSink = (options: { readonly json: boolean; readonly label: boolean }): OutputSink => {
-  if (options.json) return createEventSink(writeLine);
-  const writers = {
-    stdout: (bytes: Uint8Array) => writeOut(process.stdout.isTTY ? showBytes(bytes) : bytes),
-    stderr: (bytes: Uint8Array) => writeErr(process.stderr.isTTY ? showBytes(bytes) : bytes),
-  };
-  return options.label ? createLabelSink(writers) : createPlainSink(writers);
+type SinkOptions = { readonly json: boolean; readonly label: boolean; readonly withTasks: boolean };
+
+const OWN_STREAMS: Readonly<Record<OutputStream, Writer>> = {
+  stdout: (bytes) => writeOut(process.stdout.isTTY ? showBytes(bytes) : bytes),
+  stderr: (bytes) => writeErr(process.stderr.isTTY ? showBytes(bytes) : bytes),
 };
 
-/** Signals that are the job's business, with their numbers on Linux. */
-const FORWARDED = { SIGUSR1: 10, SIGUSR2: 12, SIGCONT: 18, SIGQUIT: 3 } as const;
+/** Files get bytes; what goes to our own streams are bytes as well, or events. */
+const chooseSink =
+  (options: SinkOptions): LaunchPorts['makeSink'] =>
+  (files) => {
+    const writers = { ...OWN_STREAMS, ...files };
+    const bytes = options.label ? createLabelSink(writers, options) : createPlainSink(writers);
+    if (!options.json) return bytes;
+    const events = createEventSink(writeLine);
+    const sinkOf = (stream: OutputStream): OutputSink => (files[stream] === undefined ? events : bytes);
+    return createSplitSink({ stdout: sinkOf('stdout'), stderr: sinkOf('stderr') });
+  };
+
+/**
+ * Signals that are the job's business, with their numbers on Linux. SIGTSTP among them does not stop this process as
+ * well: the nodes would take one that is silent for lost, and end the job.
+ */
+const FORWARDED = { SIGUSR1: 10, SIGUSR2: 12, SIGTSTP: 20, SIGCONT: 18, SIGQUIT: 3 } as const;
+
+/** What still runs, in a line that a terminal shows. */
+const describeRunning = (launch: Launch): string => {
+  const places = launch.running();
+  const nodes = foldNodes([...new Set(places.map(({ node }) => node))]);
+  return `${countOf(places.length, 'step')} running on ${shorten(nodes)}`;
+};
+
+const LIST_CHARS_MAX = 400;
+const shorten = (list: string): string =>
+  list.length > LIST_CHARS_MAX ? `${list.slice(0, LIST_CHARS_MAX)}…` : list;
 
 /**
  * At a terminal the first Ctrl-C shows what runs and the second ends the job; elsewhere the first one ends it, as
@@ -56,7 +90,7 @@ const steer = (): Pick<LaunchPorts, 'cancelled' | 'onRunning'> => {
       return;
     }
     isWarned = true;
-    writeTalk(`xce-sandbox: running on ${launch.running().join(', ')}; press Ctrl-C again to end the job\n`);
+    writeTalk(`xce-sandbox: ${describeRunning(launch)}; press Ctrl-C again to end the job\n`);
   });
   for (const name of ['SIGTERM', 'SIGHUP'] as const) process.on(name, () => end(name));
   for (const [name, number] of Object.entries(FORWARDED)) process.on(name, () => launch?.signal(number));
@@ -69,13 +103,10 @@ const steer = (): Pick<LaunchPorts, 'cancelled' | 'onRunning'> => {
   };
 };
 
-export const openLaunchSession = (options: {
-  readonly json: boolean;
-  readonly label: boolean;
-}): LaunchPorts => {
+export const openLaunchSession = (options: SinkOptions): LaunchPorts => {
   let isReading = false;
   return {
-    sink: chooseSink(options),
+    makeSink: chooseSink(options),
     report: async (event: LaunchEvent) => {
       if (options.json) await writeLine(event);
     },

@@ -4,6 +4,7 @@ import {
   countFlag,
   durationFlag,
   leaseSelection,
+  outputFlag,
   splitCommand,
   stdinFlag,
   toSelection,
@@ -30,12 +31,33 @@ export default class Launch extends BaseCommand {
       description: 'MPI: ranks in all; default: one per node.',
       dependsOn: ['mpi'],
     }),
-    'tasks-per-node': countFlag({ description: 'MPI: slots of each node.', dependsOn: ['mpi'] }),
+    'tasks-per-node': countFlag({
+      description: 'Run the command so many times on each node; MPI: slots of each node.',
+    }),
+    'kill-on-bad-exit': Flags.boolean({
+      description: 'End all tasks as soon as one ends badly; default: the others go on.',
+      allowNo: true,
+      default: false,
+    }),
     label: Flags.boolean({ char: 'l', description: 'Put the node before each line.' }),
+    output: outputFlag({
+      char: 'o',
+      description: 'Write output to this file, not here; %j job, %a attempt, %n node, %t task.',
+    }),
+    error: outputFlag({ description: 'Write standard error to this file; default: as --output.' }),
+    append: Flags.boolean({
+      description: 'Write behind what these files hold; default: none may exist.',
+      relationships: [{ type: 'some', flags: ['output', 'error'] }],
+    }),
     env: Flags.string({
       char: 'e',
       description: 'Set a variable, or pass one on from here.',
       helpValue: 'NAME[=VALUE]',
+      multiple: true,
+    }),
+    'env-file': Flags.string({
+      description: 'Set the variables of a file, NAME=VALUE on each line.',
+      helpValue: 'FILE',
       multiple: true,
     }),
     chdir: Flags.string({ description: 'Working directory; default: the workspace.', helpValue: 'DIR' }),
@@ -53,15 +75,24 @@ export default class Launch extends BaseCommand {
           selection: toSelection(flags),
           nodes: flags.nodes,
           argv: command,
-          environment: collectEnvironment(context, flags.env ?? []),
+          environment: collectEnvironment(context, {
+            files: flags['env-file'] ?? [],
+            variables: flags.env ?? [],
+          }),
           directory: flags.chdir === undefined ? undefined : Buffer.from(flags.chdir),
           mpi: flags.mpi,
           ranks: flags.ranks,
           tasksPerNode: flags['tasks-per-node'],
+          endsOnBadExit: flags['kill-on-bad-exit'],
+          output: {
+            stdout: flags.output,
+            stderr: flags.error,
+            mode: flags.append ? 'append' : 'new',
+          },
           timeoutMs: flags.timeout,
           stdin: flags.stdin,
         },
-        openLaunchSession(flags),
+        openLaunchSession({ ...flags, withTasks: !flags.mpi && flags['tasks-per-node'] !== undefined }),
       );
       return await finishLaunch(flags, result);
     });

@@ -3,13 +3,14 @@
  * question to many of them with a bound on how many are in flight.
  */
 import { asXceError, type ErrorCode, type ErrorFacts, XceError } from '../base/errors.ts';
-import type { NodeName } from '../base/ids.ts';
+import { type NodeName, parseNodeName } from '../base/ids.ts';
+import { foldNodes } from '../nodes/hostlist.ts';
 import type { RpcSession } from '../rpc/session.ts';
 
 /** Connections opened, and questions asked, at the same time. */
 const IN_FLIGHT_MAX = 64;
-/** Nodes that a message tells of before it counts the rest. */
-const FAILURES_SHOWN = 8;
+/** Different reasons that a message tells before it only names the nodes of the rest. */
+const REASONS_SHOWN = 16;
 
 export type Fleet = {
   /**
@@ -113,16 +114,40 @@ export const values = <T>(
 ): readonly { readonly node: NodeName; readonly value: T }[] =>
   answers.flatMap((answer) => (answer.ok ? [{ node: answer.node, value: answer.value }] : []));
 
-/** The first few failures, and how many more there are. */
+/** Every place where a text names a node, and not one whose name only contains it. */
+const mentionsOf = (node: string): RegExp =>
+  new RegExp(`(?<![A-Za-z0-9._-])${node.replaceAll('.', '\\.')}(?![A-Za-z0-9_-]|\\.[A-Za-z0-9])`, 'g');
+
+type Reason = { readonly nodes: NodeName[]; readonly tell: (nodes: string) => string };
+
+/** Failures that say the same of different nodes are one reason, which names all of them. */
+const foldReasons = (failed: readonly XceError[]): readonly Reason[] => {
+  const reasons = new Map<string, Reason>();
+  for (const { message, facts } of failed) {
+    const node = facts.at === undefined ? undefined : parseNodeName(facts.at);
+    const pieces = node === undefined ? [message] : message.split(mentionsOf(node));
+    const key = JSON.stringify(pieces);
+    const known = reasons.get(key);
+    if (known === undefined) {
+      reasons.set(key, { nodes: node === undefined ? [] : [node], tell: (nodes) => pieces.join(nodes) });
+    } else if (node !== undefined && !known.nodes.includes(node)) known.nodes.push(node);
+  }
+  return [...reasons.values()];
+};
+
+/** What failed, each reason once, with the nodes that it holds for as a list; beyond a bound only the nodes. */
 export const tellFailures = (failed: readonly XceError[]): string => {
-  const shown = failed.slice(0, FAILURES_SHOWN).map(({ message }) => message);
-  const more = failed.length - shown.length;
-  return [...shown, ...(more > 0 ? [`and ${more} more`] : [])].join('; ');
+  const reasons = foldReasons(failed);
+  const shown = reasons.slice(0, REASONS_SHOWN).map(({ nodes, tell }) => tell(foldNodes(nodes)));
+  const rest = reasons.slice(REASONS_SHOWN);
+  const others = foldNodes([...new Set(rest.flatMap(({ nodes }) => nodes))]);
+  const more = others === '' ? `${rest.length} other reasons` : `other reasons on ${others}`;
+  return [...shown, ...(rest.length > 0 ? [`and ${more}`] : [])].join('; ');
 };
 
 /**
- * Failures of several nodes as one error: the first few in its message, all of them, with node and code, in its
- * detail. `code` is that of the first unless given. undefined: nothing failed.
+ * Failures of several nodes as one error: each reason with its nodes in its message, all of them, with node and
+ * code, in its detail. `code` is that of the first unless given. undefined: nothing failed.
  */
 export const joinFailures = (
   failed: readonly XceError[],

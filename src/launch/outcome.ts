@@ -10,8 +10,10 @@ import type { ErrorCode } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
 import type { StepResult } from '../rpc/message.ts';
 
-export type EndedStep = {
-  readonly node: NodeName;
+/** Where a step runs: a node, and for plain tasks the number of the task in its launch; null for MPI. */
+export type Place = { readonly node: NodeName; readonly task: number | null };
+
+export type EndedStep = Place & {
   readonly kind: 'task' | 'head' | 'daemon';
   readonly outcome: StepResult;
 };
@@ -23,6 +25,8 @@ export type LaunchFacts = {
   readonly daemonNodes: readonly NodeName[];
   /** Set when the suite itself ended the launch: a node lost, a deadline, an operator. */
   readonly stopped: { readonly code: ErrorCode; readonly message: string } | undefined;
+  /** Set when the suite ended the launch because this step had ended badly, and that was asked for. */
+  readonly badStep?: EndedStep | undefined;
 };
 
 export type LaunchOutcome =
@@ -47,19 +51,26 @@ export const describeEnd = (outcome: StepResult): string => {
   return outcome.stopped ? `was stopped from outside (${how})` : how;
 };
 
-/** A step that did not end by itself, in words. */
-export const describeLoss = (step: EndedStep): string =>
+/** A step and its end, in words. */
+export const describeStep = (step: EndedStep): string =>
   `the ${step.kind} on ${step.node} ${describeEnd(step.outcome)}`;
+
+const statusOf = (step: EndedStep): LaunchOutcome => ({
+  kind: 'job',
+  exitStatus: shellStatus(step.outcome),
+  node: step.node,
+});
 
 const failure = (code: ErrorCode, message: string): LaunchOutcome => ({ kind: 'failure', code, message });
 
 export const decideOutcome = (facts: LaunchFacts): LaunchOutcome => {
   if (facts.stopped !== undefined) return failure(facts.stopped.code, facts.stopped.message);
+  // What the others left was our doing.
+  if (facts.badStep !== undefined) return statusOf(facts.badStep);
   const outside = facts.ended.find((step) => step.kind !== 'daemon' && !isOwnEnd(step.outcome));
-  if (outside !== undefined) return failure('sandbox-lost', describeLoss(outside));
+  if (outside !== undefined) return failure('sandbox-lost', describeStep(outside));
   const failed = facts.ended.find((step) => step.kind !== 'daemon' && !isGood(step.outcome));
-  if (failed !== undefined)
-    return { kind: 'job', exitStatus: shellStatus(failed.outcome), node: failed.node };
+  if (failed !== undefined) return statusOf(failed);
   if (!facts.ended.some((step) => step.kind !== 'daemon')) {
     return failure('launch-failed', 'no step of the job was seen to end');
   }

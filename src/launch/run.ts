@@ -3,7 +3,8 @@
  *
  *   running ── every stream ended, nothing amiss ───────────────────────> over
  *      │                                                                   ▲
- *      └─ node or unit lost, daemon failed, reader gone, told to end       │
+ *      └─ node or unit lost, daemon failed, reader gone, told to end,      │
+ *         a task ended badly and that is to end all                        │
  *                └─> ending ── every stream ended, or given up ────────────┘
  *
  * `ending` is entered once and keeps the first reason: the verb `stop` goes to every node, so that nothing of
@@ -19,11 +20,12 @@ import { askAll, atNode, type Fleet, failures, tellFailures } from './fleet.ts';
 import {
   decideOutcome,
   describeEnd,
-  describeLoss,
+  describeStep,
   type EndedStep,
   isGood,
   isOwnEnd,
   type LaunchOutcome,
+  type Place,
 } from './outcome.ts';
 import type { OutputSink } from './output.ts';
 
@@ -34,17 +36,13 @@ const DAEMON_GRACE_MS = 3000;
 /** Each of these waits for units to stop on another node, and the connection is there already. */
 const STOPS_IN_FLIGHT_MAX = 1024;
 
-export type StepPlan = { readonly node: NodeName; readonly head: RequestOf<'step'> };
+export type StepPlan = Place & { readonly head: RequestOf<'step'> };
 
 export type LaunchEvent =
-  | {
-      readonly event: 'started';
-      readonly node: NodeName;
-      readonly kind: EndedStep['kind'];
-      readonly unit: string;
-    }
+  | ({ readonly event: 'started'; readonly kind: EndedStep['kind']; readonly unit: string } & Place)
   | { readonly event: 'ended'; readonly step: EndedStep }
-  | { readonly event: 'ending'; readonly code: ErrorCode; readonly message: string };
+  /** `code` is null when the job's own status is what it comes to. */
+  | { readonly event: 'ending'; readonly code: ErrorCode | null; readonly message: string };
 
 /**
  * Who gets standard input. `source` is read only if somebody does; `close` ends a read that is under way. All
@@ -63,15 +61,17 @@ export type Launch = {
   signal(signal: number): void;
   /** Ends every step on every node; the first reason counts. */
   end(code: ErrorCode, message: string): void;
-  /** Nodes whose step has not ended yet. */
-  running(): readonly NodeName[];
+  /** Steps that have not ended yet. */
+  running(): readonly Place[];
 };
 
 export type LaunchPlan = {
   readonly lease: number;
   readonly nodes: readonly NodeName[];
-  /** At most one for each node. */
+  /** No two with the same node and task. */
   readonly steps: readonly StepPlan[];
+  /** Whether the first task that ends badly ends all. */
+  readonly endsOnBadExit: boolean;
   readonly daemonNodes: readonly NodeName[];
   readonly stdin: StdinPlan;
 };
@@ -134,16 +134,18 @@ const createHeadLimit = (quietMs: number, onLate: (message: string) => void) => 
 };
 
 export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
-  const waiting = new Set(plan.steps.map((step) => step.node));
-  assert(waiting.size === plan.steps.length, 'each step of a launch has its node to itself');
+  const places = new Set(plan.steps.map(({ node, task }) => `${node} ${task}`));
+  assert(places.size === plan.steps.length, 'each step of a launch has its place to itself');
+  const waiting = new Set(plan.steps);
   const endMs = ports.stopTimeoutMs + END_MARGIN_MS;
   const ended: EndedStep[] = [];
-  const streams = new Map<NodeName, ClientStream>();
+  const streams = new Map<StepPlan, ClientStream>();
   const givenUp = new AbortController();
   // One listener for each node that is being opened or whose output waits.
   setMaxListeners(0, givenUp.signal);
   let isOver = false;
   let stopped: { readonly code: ErrorCode; readonly message: string } | undefined;
+  let badStep: EndedStep | undefined;
   let stopping: Promise<readonly XceError[]> = Promise.resolve([]);
   let giveUpTimer: NodeJS.Timeout | undefined;
 
@@ -164,9 +166,9 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
     for (const stream of streams.values()) stream.cancel();
   };
 
-  const end = (code: ErrorCode, message: string): void => {
-    if (stopped !== undefined || isOver) return;
-    stopped = { code, message };
+  const isEnding = (): boolean => stopped !== undefined || badStep !== undefined;
+
+  const beginEnd = (code: ErrorCode | null, message: string): void => {
     headLimit.stop();
     giveUpTimer = setTimeout(giveUp, endMs);
     // A reader that takes nothing any more cannot be told; the nodes must be stopped all the same.
@@ -174,6 +176,18 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
       () => undefined,
     );
     stopping = Promise.all([stopAll(), told]).then(([unstopped]) => unstopped);
+  };
+
+  const end = (code: ErrorCode, message: string): void => {
+    if (isEnding() || isOver) return;
+    stopped = { code, message };
+    beginEnd(code, message);
+  };
+
+  const endFor = (step: EndedStep): void => {
+    if (isEnding() || isOver) return;
+    badStep = step;
+    beginEnd(null, describeStep(step));
   };
 
   // A worker waits up to three stop timeouts for a daemon that outlives its agent, before the head's end is told.
@@ -198,32 +212,40 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
     ended.push(step);
     const told = tell({ event: 'ended', step });
     if (step.kind === 'daemon') headLimit.daemonEnded(step);
-    else if (!isOwnEnd(step.outcome)) end('sandbox-lost', describeLoss(step));
+    else if (!isOwnEnd(step.outcome)) end('sandbox-lost', describeStep(step));
+    else if (plan.endsOnBadExit && !isGood(step.outcome)) endFor(step);
     await told;
   };
 
-  const note = async ({ node, head }: StepPlan, event: StreamEvent): Promise<void> => {
+  const note = async ({ node, task, head }: StepPlan, event: StreamEvent): Promise<void> => {
     switch (event.event) {
       case 'started':
-        return await tell({ event: 'started', node, kind: head.kind, unit: event.unit });
+        return await tell({ event: 'started', node, task, kind: head.kind, unit: event.unit });
       case 'daemon-started':
-        return await tell({ event: 'started', node: event.node, kind: 'daemon', unit: event.unit });
+        return await tell({
+          event: 'started',
+          node: event.node,
+          task: null,
+          kind: 'daemon',
+          unit: event.unit,
+        });
       case 'daemon-ended':
-        return await noteEnd({ node: event.node, kind: 'daemon', outcome: event.outcome });
+        return await noteEnd({ node: event.node, task: null, kind: 'daemon', outcome: event.outcome });
       case 'ended':
-        return await noteEnd({ node, kind: head.kind, outcome: event.outcome });
+        return await noteEnd({ node, task, kind: head.kind, outcome: event.outcome });
     }
   };
 
-  const open = async ({ node, head }: StepPlan): Promise<ClientStream> => {
+  const open = async (step: StepPlan): Promise<ClientStream> => {
+    const { node, head } = step;
     const session = await ports.fleet.session(node);
     // The stop of a launch that is ending may have passed this node already.
-    if (stopped !== undefined) throw new XceError('cancelled', 'the launch ended before its step began');
+    if (isEnding()) throw new XceError('cancelled', 'the launch ended before its step began');
     const stream = await session.stream('step', head, {
       timeoutMs: ports.requestTimeoutMs,
       signal: givenUp.signal,
     });
-    streams.set(node, stream);
+    streams.set(step, stream);
     return stream;
   };
 
@@ -233,26 +255,25 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
         await note(step, frame.event);
       } else {
         headLimit.pause();
-        await give(ports.sink.write(step.node, frame.channel, frame.bytes));
+        await give(ports.sink.write(step, frame.channel, frame.bytes));
         headLimit.resume();
       }
     }
   };
 
   const runOne = async (step: StepPlan, opened: Promise<ClientStream>): Promise<void> => {
-    const { node } = step;
-    await follow(step, opened).catch((error: unknown) => fail(atNode(node, error)));
-    waiting.delete(node);
-    streams.delete(node);
+    await follow(step, opened).catch((error: unknown) => fail(atNode(step.node, error)));
+    waiting.delete(step);
+    streams.delete(step);
     // give() has said why.
-    await give(ports.sink.finish(node)).catch(() => undefined);
+    await give(ports.sink.finish(step)).catch(() => undefined);
   };
 
   const feedStdin = async (opened: readonly Promise<ClientStream>[]): Promise<void> => {
     if (plan.stdin.nodes.length === 0) return;
     await Promise.allSettled(opened);
-    const readers = (): readonly ClientStream[] =>
-      plan.stdin.nodes.flatMap((node) => streams.get(node) ?? []);
+    const chosen = plan.steps.filter(({ node }) => plan.stdin.nodes.includes(node));
+    const readers = (): readonly ClientStream[] => chosen.flatMap((step) => streams.get(step) ?? []);
     if (readers().length === 0) return;
     for await (const bytes of plan.stdin.source) {
       // A step may end without reading its input, as `head` does; the others still get theirs.
@@ -269,16 +290,22 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
     });
     await Promise.all(steps.map(({ step, opened }) => runOne(step, opened)));
     headLimit.stop();
-    const outcome = decideOutcome({ ended, daemonNodes: plan.daemonNodes, stopped });
+    const outcome = decideOutcome({ ended, daemonNodes: plan.daemonNodes, stopped, badStep });
     // A failure leaves nothing running, also one that shows only now.
     if (outcome.kind === 'failure') end(outcome.code, outcome.message);
     isOver = true;
     plan.stdin.close();
     const unstopped = await stopping;
     clearTimeout(giveUpTimer);
-    return outcome.kind === 'failure' && unstopped.length > 0
-      ? { ...outcome, message: `${outcome.message}; could not be stopped: ${tellFailures(unstopped)}` }
-      : outcome;
+    if (unstopped.length === 0) return outcome;
+    const { code, message } =
+      outcome.kind === 'failure'
+        ? outcome
+        : {
+            code: 'launch-failed' as const,
+            message: badStep === undefined ? 'the job' : describeStep(badStep),
+          };
+    return { kind: 'failure', code, message: `${message}; could not be stopped: ${tellFailures(unstopped)}` };
   };
 
   return {
@@ -287,7 +314,7 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
       for (const stream of streams.values()) stream.sendCommand({ command: 'signal', signal });
     },
     end,
-    running: () => [...waiting],
+    running: () => [...waiting].map(({ node, task }) => ({ node, task })),
   };
 };
 

@@ -11,11 +11,13 @@ import { randomBytes } from 'node:crypto';
 import { countOf } from '../base/count.ts';
 import { formatDuration } from '../base/duration.ts';
 import { type ErrorCode, XceError } from '../base/errors.ts';
-import type { NodeName } from '../base/ids.ts';
+import { escapeBytes } from '../base/escape.ts';
+import type { Epoch, NodeName } from '../base/ids.ts';
+import { LIMITS } from '../base/limits.ts';
 import { type Answer, askAll, failures, joinFailures, values } from '../launch/fleet.ts';
 import { setLongTimeout } from '../launch/long-timeout.ts';
-import type { LaunchOutcome } from '../launch/outcome.ts';
-import type { OutputSink } from '../launch/output.ts';
+import type { LaunchOutcome, Place } from '../launch/outcome.ts';
+import type { OutputSink, OutputStream, Writer } from '../launch/output.ts';
 import { type Launch, type LaunchEvent, type StdinPlan, startLaunch } from '../launch/run.ts';
 import { commandFor, type LeaseRef } from '../lease/reference.ts';
 import type { LeaseView } from '../lease/view.ts';
@@ -23,12 +25,15 @@ import { prterunArguments } from '../mpi/prrte.ts';
 import { foldNodes, parseNodeList } from '../nodes/hostlist.ts';
 import { requireNodes } from '../nodes/resolve.ts';
 import type { ResponseOf } from '../rpc/message.ts';
+import { encodeStepInput } from '../sandbox/step-input.ts';
 import type { Context } from './context.ts';
+import { type OutputChoice, openOutput, planOutput } from './launch-output.ts';
 import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';
 import { tellNotices } from './notices.ts';
 import { keepRenewing } from './renewal.ts';
 import { stopNodes } from './stop.ts';
 import { makeTickets, type Tickets, ticketOf } from './tickets.ts';
+import { requireDirectory } from './work-directory.ts';
 
 export type LaunchInput = {
   readonly selection: LeaseSelection;
@@ -41,8 +46,11 @@ export type LaunchInput = {
   readonly mpi: boolean;
   /** MPI: ranks in all; undefined: one per slot. */
   readonly ranks: number | undefined;
-  /** MPI: slots of each node; undefined: enough for `ranks`, or one. */
+  /** Tasks of each node, with MPI its slots; undefined: one, with MPI enough for `ranks`. */
   readonly tasksPerNode: number | undefined;
+  /** Whether the first task that ends badly ends all. */
+  readonly endsOnBadExit: boolean;
+  readonly output: OutputChoice;
   readonly timeoutMs: number | undefined;
   /** Which nodes get standard input; undefined: the head of an MPI program, else nobody. */
   readonly stdin: 'none' | 'all' | NodeName | undefined;
@@ -50,7 +58,8 @@ export type LaunchInput = {
 
 /** What the caller shows and feeds while the launch runs. */
 export type LaunchPorts = {
-  readonly sink: OutputSink;
+  /** Where output goes: to the writers given for a stream, and elsewhere as the caller likes. */
+  readonly makeSink: (files: Readonly<Partial<Record<OutputStream, Writer>>>) => OutputSink;
   readonly report: (event: LaunchEvent) => Promise<void>;
   readonly stdin: Pick<StdinPlan, 'source' | 'close'>;
   /** Aborted when nobody wants the launch any more; heeded until the first step starts. */
@@ -98,6 +107,13 @@ const undoPrepare = async (
   }
 };
 
+const requireWanted = (cancelled: AbortSignal): void => {
+  if (!cancelled.aborted) return;
+  throw new XceError('cancelled', 'ended before anything was started', {
+    unchanged: 'nothing was started on any node',
+  });
+};
+
 /** Every node must see the same storage as the ones before it: the log compares. Throws the first refusal. */
 const recordMounts = async (
   context: Context,
@@ -113,12 +129,14 @@ const recordMounts = async (
   if (first !== undefined) throw first;
 };
 
-const prepareNodes = async (
+/** Prepares all nodes and does with them what must succeed before anything starts; else undoes what it did. */
+const prepareNodes = async <T>(
   context: Context,
   ref: LeaseRef,
   nodes: readonly NodeName[],
   cancelled: AbortSignal,
-): Promise<Tickets> => {
+  complete: (ticketed: Tickets) => Promise<T>,
+): Promise<{ readonly ticketed: Tickets; readonly completed: T }> => {
   const { settings, fleet } = context;
   const ticketed = await makeTickets(context, ref, nodes, refuseLaunch);
   const { lease, tickets } = ticketed;
@@ -134,12 +152,8 @@ const prepareNodes = async (
     const refusal = refuseLaunch(failures(prepared), 'not every node is ready');
     if (refusal !== undefined) throw refusal;
     await recordMounts(context, ref, values(prepared));
-    if (cancelled.aborted) {
-      throw new XceError('cancelled', 'ended before anything was started', {
-        unchanged: 'nothing was started on any node',
-      });
-    }
-    return ticketed;
+    requireWanted(cancelled);
+    return { ticketed, completed: await complete(ticketed) };
   } catch (error) {
     await undoPrepare(context, lease, prepared);
     throw error;
@@ -173,25 +187,99 @@ const chooseStdin = (input: LaunchInput, nodes: readonly NodeName[]): readonly N
   }
 };
 
+/** Tasks are numbered through all nodes, those of one node in a row. */
+const placeTasks = (nodes: readonly NodeName[], tasksPerNode: number): readonly Place[] => {
+  if (tasksPerNode > LIMITS.tasksPerNodeMax) {
+    throw new XceError(
+      'usage',
+      `${tasksPerNode} tasks on each node are over the limit of ${LIMITS.tasksPerNodeMax}`,
+    );
+  }
+  return nodes.flatMap((node, index) =>
+    Array.from({ length: tasksPerNode }, (_, own) => ({ node, task: index * tasksPerNode + own })),
+  );
+};
+
 /** The command of each step, and who reads what. Throws 'usage' or 'node-unknown' before any node is asked. */
 const planSteps = (input: LaunchInput, nodes: readonly NodeName[]) => {
+  if (!input.mpi) {
+    return {
+      places: placeTasks(nodes, input.tasksPerNode ?? 1),
+      kind: 'task' as const,
+      argv: input.argv,
+      daemonNodes: [],
+      stdinNodes: chooseStdin(input, nodes),
+    };
+  }
   const tasksPerNode = input.tasksPerNode ?? Math.ceil((input.ranks ?? nodes.length) / nodes.length);
   const slots = nodes.length * tasksPerNode;
   const ranks = input.ranks ?? slots;
-  if (input.mpi && ranks > slots) {
+  if (ranks > slots) {
     throw new XceError(
       'usage',
       `${ranks} ranks do not fit into ${tasksPerNode} on each of ${countOf(nodes.length, 'node')}`,
     );
   }
   return {
-    nodes: input.mpi ? nodes.slice(0, 1) : nodes,
-    kind: input.mpi ? ('head' as const) : ('task' as const),
-    argv: input.mpi ? prterunArguments({ nodes, ranks, tasksPerNode, argv: input.argv }) : input.argv,
-    daemonNodes: input.mpi ? nodes.slice(1) : [],
+    places: nodes.slice(0, 1).map((node): Place => ({ node, task: null })),
+    kind: 'head' as const,
+    argv: prterunArguments({ nodes, ranks, tasksPerNode, argv: input.argv }),
+    daemonNodes: nodes.slice(1),
     stdinNodes: chooseStdin(input, nodes),
   };
 };
+
+/** What the steps of one launch have in common, as exact bytes. */
+type StepPlanOf = ReturnType<typeof planSteps>;
+
+/** The variables that tell a task which of them it is. */
+const taskVariables = ({ places }: StepPlanOf, { task }: Place): readonly Buffer[] =>
+  task === null ? [] : [Buffer.from(`XCE_TASK=${task}`), Buffer.from(`XCE_TASKS=${places.length}`)];
+
+const TASK_VARIABLE = /^XCE_TASKS?=/;
+
+/**
+ * What a worker would refuse in any step, and one node would find sooner than another: the size of arguments and
+ * environment, variables that a job may not set. Throws 'usage' or 'too-large'.
+ */
+const requireCommand = (context: Context, input: LaunchInput, steps: StepPlanOf, lease: LeaseView): void => {
+  const { argv } = steps;
+  const wanted = input.environment.find((variable) => TASK_VARIABLE.test(variable.toString('latin1', 0, 16)));
+  if (wanted !== undefined) {
+    throw new XceError(
+      'usage',
+      `environment: ${escapeBytes(wanted.subarray(0, wanted.indexOf('=')))} is set by launch`,
+    );
+  }
+  const longest = steps.places.reduce((long, place) => (place.node.length > long.node.length ? place : long));
+  const environment = [...input.environment, ...taskVariables(steps, longest)];
+  requireSize('arguments', argv, LIMITS.argvCountMax, LIMITS.argvBytesMax);
+  requireSize('environment', environment, LIMITS.envCountMax, LIMITS.envBytesMax);
+  const { instance } = context.settings.cluster;
+  const nodes = lease.nodes.map(({ node }) => node);
+  const { job, attempt, uid } = lease;
+  encodeStepInput(
+    {
+      ...{ instance, job, attempt, lease: lease.lease, epoch: 1 as Epoch, uid, node: longest.node, nodes },
+      ...{ writablePaths: [], workspaceRoot: null },
+    },
+    { step: 'x', argv, environment, directory: input.directory ?? null },
+    '/',
+  );
+};
+
+/** As a message carries them. */
+const requireSize = (what: string, list: readonly Buffer[], countMax: number, bytesMax: number): void => {
+  const bytes = list.reduce((sum, item) => sum + item.length + 1, 0);
+  if (list.length <= countMax && bytes <= bytesMax) return;
+  throw new XceError(
+    'too-large',
+    `${what} too large: ${bytes} bytes in ${list.length} strings; a step takes ${bytesMax} bytes in ${countMax}`,
+    { unchanged: 'nothing was started on any node' },
+  );
+};
+
+const base64 = (bytes: Buffer): string => bytes.toString('base64');
 
 /** Throws for everything that happens before the first step; afterwards the outcome says what it came to. */
 export const launchJob = async (
@@ -204,34 +292,48 @@ export const launchJob = async (
   const ref: LeaseRef = { lease: found.lease };
   const nodes = chooseNodes(found, input.nodes);
   const steps = planSteps(input, nodes);
-  const ticketed = await progress.phase(`prepare ${countOf(nodes.length, 'node')}`, () =>
-    prepareNodes(context, ref, nodes, ports.cancelled),
+  requireCommand(context, input, steps, found);
+  const outputPlan = planOutput(input.output, found, steps.places);
+  const {
+    ticketed,
+    completed: { output, sink },
+  } = await progress.phase(`prepare ${countOf(nodes.length, 'node')}`, () =>
+    prepareNodes(context, ref, nodes, ports.cancelled, async ({ tickets }) => {
+      if (input.directory !== undefined)
+        await requireDirectory(context, tickets, nodes, input.directory, ports.cancelled);
+      requireWanted(ports.cancelled);
+      const output = await openOutput(outputPlan);
+      return { output, sink: ports.makeSink(output.writers) };
+    }),
   );
   const { lease, tickets } = ticketed;
-  const base64 = (bytes: Buffer): string => bytes.toString('base64');
   const step = randomBytes(6).toString('hex');
+  const argv = steps.argv.map(base64);
+  const environment = input.environment.map(base64);
+  const stdinNodes = new Set(steps.stdinNodes);
   const launch = startLaunch(
     {
       lease: lease.lease,
       nodes,
-      steps: steps.nodes.map((node) => ({
-        node,
+      steps: steps.places.map((place) => ({
+        ...place,
         head: {
-          ticket: ticketOf(tickets, node),
-          step,
+          ticket: ticketOf(tickets, place.node),
+          step: place.task === null ? step : `${step}${place.task.toString(36)}`,
           kind: steps.kind,
-          argv: steps.argv.map(base64),
-          environment: input.environment.map(base64),
+          argv,
+          environment: [...environment, ...taskVariables(steps, place).map(base64)],
           directory: input.directory === undefined ? null : base64(input.directory),
-          stdin: steps.stdinNodes.includes(node),
+          stdin: stdinNodes.has(place.node),
         },
       })),
       daemonNodes: steps.daemonNodes,
       stdin: { nodes: steps.stdinNodes, ...ports.stdin },
+      endsOnBadExit: input.endsOnBadExit,
     },
     {
       fleet: context.fleet,
-      sink: ports.sink,
+      sink,
       report: ports.report,
       requestTimeoutMs: settings.nodes.requestTimeoutMs,
       stopTimeoutMs: settings.sandbox.stopTimeoutMs,
@@ -251,7 +353,10 @@ export const launchJob = async (
   try {
     ports.onRunning(launch);
     const { job, uid } = lease;
-    return { lease: lease.lease, job, uid, nodes, outcome: await launch.outcome };
+    const outcome = await launch.outcome;
+    // What was not written is missing, whatever the job says.
+    await output.close();
+    return { lease: lease.lease, job, uid, nodes, outcome };
   } finally {
     limit?.clear();
     await renewal.stop();

@@ -38,14 +38,21 @@ const requireTrustedDirectory = (path: string): void => {
 };
 
 /**
+ * Throws unless nobody but root can exchange what lies at an absolute path in its normal form. Judged from the root
+ * down, so that no directory can be exchanged by another user after its turn.
+ */
+export const requireTrustedParents = (path: string): void => {
+  for (const parent of parentsOf(path)) requireTrustedDirectory(parent);
+};
+
+/**
  * Reads a file of at most `bytesMax` bytes that only root can have written: the file itself, and each directory
- * above it, belongs to root, is no link and is writable by nobody else. The directories are judged from the root
- * down, so none of them can be exchanged by another user after its turn.
+ * above it, belongs to root, is no link and is writable by nobody else.
  */
 export const readTrustedFile = (path: string, bytesMax: number): Buffer => {
   if (!isAbsolute(path) || normalize(path) !== path || path.endsWith('/')) {
     throw new XceError('io', `${path} is not an absolute path in its normal form`, { at: path });
   }
-  for (const parent of parentsOf(path)) requireTrustedDirectory(parent);
+  requireTrustedParents(path);
   return readBounded(path, bytesMax, requireRootOnlyWrites(path));
 };

@@ -1,6 +1,12 @@
+import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { faultsOf } from '../support/json-schema.ts';
 import { ALICE, CliHost, LOG_DIRECTORY, PKI_DIRECTORY } from './host.ts';
 import { expectRefusal, wordsOf } from './transcript.ts';
+
+const eventSchema = JSON.parse(
+  readFileSync(new URL('../../share/launch-events.schema.json', import.meta.url), 'utf8'),
+) as Record<string, unknown>;
 
 let host: CliHost;
 beforeAll(async () => {
@@ -33,6 +39,22 @@ describe('launch says 125 for everything that is not the job', () => {
     ],
     ['launch --job 42 --env A=1 --env 1A=2 -- id', 'usage', /'1A' is not the name of a variable/],
     ['launch --job 42 --env NOT_SET_HERE -- id', 'usage', /NOT_SET_HERE is not set here/],
+    ['launch --job 42 --env PATH=/x -- id', 'usage', /PATH is set by the sandbox/],
+    ['launch --job 42 --env-file /etc/none.env -- id', 'io', /cannot open \/etc\/none\.env: ENOENT/],
+    [
+      'launch --job 42 --env-file /etc/hosts -- id',
+      'env-file',
+      /\/etc\/hosts line 1: .* is not the name of a variable/,
+    ],
+    [
+      'launch --job 42 --output job-%j-%x.out -- id',
+      'usage',
+      /"%x" at character 8 is none of %j, %a, %n, %t and %%/,
+    ],
+    ['launch --job 77 -- id --env-file /etc/none.env', 'lease-missing', /job 77 has no lease/],
+    ['launch --job 42 --append -- id', 'usage', /append/],
+    ['launch --job 42 --tasks-per-node 129 -- id', 'usage', /over the limit of 128/],
+    ['launch --job 42 --chdir here -- id', 'usage', /the working directory must be an absolute path/],
     ['launch --job 42 --timeout 5 -- id', 'usage', /--timeout: '5' is not a duration/],
     ['launch --job 77 -- id', 'lease-missing', /job 77 has no lease/],
     ['launch --job 42 --config /etc/none.ini -- id', 'config-missing', /\/etc\/none\.ini/],
@@ -48,7 +70,7 @@ describe('launch says 125 for everything that is not the job', () => {
       status: 125,
       says: / {2}unchanged: nothing was started on any node\n/,
     });
-    for (const node of ['n1', 'n2', 'n3']) expect(message).toContain(`cannot connect to ${node} port 7713`);
+    expect(message).toContain('cannot connect to n[1-3] port 7713: ');
     expect(host.snapshot(LOG_DIRECTORY)).toEqual(before);
   });
 
@@ -62,6 +84,7 @@ describe('launch says 125 for everything that is not the job', () => {
       event: 'error',
       error: { code: 'launch-refused', exitStatus: 125 },
     });
+    expect(lines.flatMap((line) => faultsOf(eventSchema, line))).toEqual([]);
   });
 
   test('without the keys of this host it says which file is missing', async () => {

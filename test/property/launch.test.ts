@@ -74,8 +74,9 @@ const run = async ({ nodes: plans, order, reader, endAfterMs }: Script) => {
     {
       lease: 1,
       nodes: workers.nodes,
-      steps: workers.nodes.map((name) => ({
+      steps: workers.nodes.map((name, task) => ({
         node: name,
+        task,
         head: {
           ticket: '',
           step: 's',
@@ -87,6 +88,7 @@ const run = async ({ nodes: plans, order, reader, endAfterMs }: Script) => {
         },
       })),
       daemonNodes: [],
+      endsOnBadExit: false,
       stdin: { nodes: [], source: (async function* () {})(), close: () => undefined },
     },
     {

@@ -48,8 +48,9 @@ test('labelled output, taken apart by its labels, is what each node wrote, line 
         stdout: async (bytes) => void out.stdout.push(Buffer.from(bytes)),
         stderr: async (bytes) => void out.stderr.push(Buffer.from(bytes)),
       });
-      for (const { node, stream, bytes } of pieces) await sink.write(node as NodeName, stream, bytes);
-      for (const node of nodes) await sink.finish(node as NodeName);
+      for (const { node, stream, bytes } of pieces)
+        await sink.write({ node: node as NodeName, task: 0 }, stream, bytes);
+      for (const node of nodes) await sink.finish({ node: node as NodeName, task: 0 });
       for (const stream of ['stdout', 'stderr'] as const) {
         const text = Buffer.concat(out[stream]).toString('latin1');
         expect(text === '' || text.endsWith('\n')).toBe(true);

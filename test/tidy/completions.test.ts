@@ -126,7 +126,7 @@ describe.each(Object.keys(SHELLS))('%s', (shell) => {
       expect(wordsOf('lease list --status ')).toEqual(['active', 'draining', 'normalising', 'quarantined']);
       expect(wordsOf('config show --config /etc/pass').join(' ')).toMatch(/\bpasswd\b/);
       expect(wordsOf('launch --stdin ')).toEqual(['all', 'none']);
-      expect(wordsOf('launch --env A=1 --en')).toEqual(['--env']);
+      expect(wordsOf('launch --env A=1 --en')).toEqual(['--env', '--env-file']);
       expect(wordsOf('launch --job 7 -- getco')).toContain('getconf');
       expect(wordsOf('launch --job 7 -- cat /etc/pass').join(' ')).toMatch(/\bpasswd\b/);
     },

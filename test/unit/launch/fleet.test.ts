@@ -204,15 +204,36 @@ describe('failures of several nodes', () => {
     atNode(`n${index}` as NodeName, new XceError(index === 0 ? 'uid-taken' : 'timeout', 'no')),
   );
 
-  test('are one error that tells the first few and has all of them in its detail', () => {
+  test('are one error that tells each reason once with its nodes, and has all of them in its detail', () => {
     const error = joinFailures(failed, 'not every node is ready', { unchanged: 'everything' });
     expect(error).toMatchObject({ code: 'uid-taken', facts: { unchanged: 'everything', cause: failed[0] } });
-    expect(error?.message).toBe(
-      'not every node is ready: n0: no; n1: no; n2: no; n3: no; n4: no; n5: no; n6: no; n7: no; and 3 more',
-    );
+    expect(error?.message).toBe('not every node is ready: n[0-10]: no');
     const reasons = error?.facts.detail?.['reasons'];
     expect(reasons).toHaveLength(11);
     expect(reasons).toContainEqual({ node: 'n10', code: 'timeout', message: 'n10: no' });
+  });
+
+  const at = (node: string, message: string) => new XceError('timeout', message, { at: node });
+
+  test('say the same only if nothing but the name of the node differs', () => {
+    expect(
+      tellFailures([
+        at('n1', 'cannot connect to n1 port 7713: ECONNREFUSED'),
+        at('n10', 'n10: n1 is not there'),
+        at('n2', 'cannot connect to n2 port 7713: ECONNREFUSED'),
+        at('n10.example', 'cannot connect to n10.example port 7713: ECONNREFUSED'),
+        at('n3', 'cannot connect to n3 port 7714: ECONNREFUSED'),
+        at('/etc/xce', 'no key'),
+      ]),
+    ).toBe(
+      'cannot connect to n[1-2],n10.example port 7713: ECONNREFUSED; n10: n1 is not there; ' +
+        'cannot connect to n3 port 7714: ECONNREFUSED; no key',
+    );
+  });
+
+  test('name every node, also where the reasons are too many to be told', () => {
+    const text = tellFailures(Array.from({ length: 40 }, (_, index) => at(`n${index}`, `reason ${index}x`)));
+    expect(text).toMatch(/^reason 0x; .*; reason 15x; and other reasons on n\[16-39\]$/);
   });
 
   test('take a code of their own', () => {

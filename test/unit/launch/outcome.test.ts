@@ -12,6 +12,7 @@ const exited = (status: number): StepResult => ({
 const killed = (status: number): StepResult => ({ result: 'signal', code: 'killed', status, stopped: false });
 const step = (node: string, kind: EndedStep['kind'], outcome: StepResult): EndedStep => ({
   node: node as NodeName,
+  task: kind === 'task' ? 0 : null,
   kind,
   outcome,
 });
@@ -90,6 +91,17 @@ describe('mpirun that ends with 0 is believed only with its daemons', () => {
     expect(decide([step('n2', 'daemon', killed(15)), step('n1', 'head', exited(42))], ['n2'])).toMatchObject({
       exitStatus: 42,
     });
+  });
+});
+
+describe('a launch that a task ended for all', () => {
+  const bad = step('n2', 'task', exited(7));
+  const stopped = { ...killed(15), stopped: true };
+
+  test('has the status of that task, whatever the others left', () => {
+    const ended = [step('n1', 'task', stopped), bad, step('n3', 'task', exited(3))];
+    const outcome = decideOutcome({ ended, daemonNodes: [], stopped: undefined, badStep: bad });
+    expect(outcome).toEqual({ kind: 'job', exitStatus: 7, node: 'n2' });
   });
 });
 

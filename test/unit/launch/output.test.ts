@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { XceError } from '../../../src/base/errors.ts';
 import type { NodeName } from '../../../src/base/ids.ts';
+import type { Place } from '../../../src/launch/outcome.ts';
 import {
   createEventSink,
   createLabelSink,
@@ -10,7 +11,7 @@ import {
 
 const LINE_BYTES_MAX = 64 << 10;
 
-const node = (name: string): NodeName => name as NodeName;
+const at = (name: string, task = 0): Place => ({ node: name as NodeName, task });
 
 const collect = () => {
   const parts = { stdout: [] as Buffer[], stderr: [] as Buffer[] };
@@ -23,7 +24,7 @@ const collect = () => {
 };
 
 const print = (sink: OutputSink, name: string, text: string, stream: 'stdout' | 'stderr' = 'stdout') =>
-  sink.write(node(name), stream, Buffer.from(text, 'latin1'));
+  sink.write(at(name), stream, Buffer.from(text, 'latin1'));
 
 describe('labels', () => {
   const setUp = () => {
@@ -63,8 +64,8 @@ describe('labels', () => {
     await print(sink, 'n1', 'no end');
     await print(sink, 'n1', 'nor here', 'stderr');
     await print(sink, 'n2', 'still going');
-    await sink.finish(node('n1'));
-    await sink.finish(node('n1'));
+    await sink.finish(at('n1'));
+    await sink.finish(at('n1'));
     expect(text()).toBe('n1: no end\n');
     expect(text('stderr')).toBe('n1: nor here\n');
     await print(sink, 'n2', '\n');
@@ -76,7 +77,7 @@ describe('labels', () => {
     const bytes = Buffer.from(Array.from({ length: 256 }, (_, value) => value)).filter(
       (value) => value !== 0x0a,
     );
-    await sink.write(node('n1'), 'stdout', Buffer.concat([bytes, Buffer.from('\n')]));
+    await sink.write(at('n1'), 'stdout', Buffer.concat([bytes, Buffer.from('\n')]));
     expect(Buffer.concat(parts.stdout)).toEqual(
       Buffer.concat([Buffer.from('n1: '), bytes, Buffer.from('\n')]),
     );
@@ -85,7 +86,7 @@ describe('labels', () => {
   test('let nothing be held that is overwritten later', async () => {
     const { sink, text } = setUp();
     const bytes = Buffer.from('first');
-    await sink.write(node('n1'), 'stdout', bytes);
+    await sink.write(at('n1'), 'stdout', bytes);
     bytes.fill('x');
     await print(sink, 'n1', '\n');
     expect(text()).toBe('n1: first\n');
@@ -105,7 +106,7 @@ describe('labels', () => {
     expect(whole.text()).toBe(expected);
     const endless = setUp();
     for (let at = 0; at < length; at += 1000) await print(endless.sink, 'n1', line.slice(at, at + 1000));
-    await endless.sink.finish(node('n1'));
+    await endless.sink.finish(at('n1'));
     expect(endless.text()).toBe(expected);
   });
 
@@ -123,7 +124,7 @@ describe('labels', () => {
     const sink = createLabelSink({ stdout: closed, stderr: closed });
     await print(sink, 'n1', 'rest');
     await expect(print(sink, 'n1', 'line\nmore')).rejects.toThrow('EPIPE');
-    await expect(sink.finish(node('n1'))).rejects.toThrow('EPIPE');
+    await expect(sink.finish(at('n1'))).rejects.toThrow('EPIPE');
   });
 });
 
@@ -143,7 +144,7 @@ describe('without labels', () => {
     expect(taken).toBe(true);
     await print(sink, 'n2', 'new line');
     await print(sink, 'n1', 'e', 'stderr');
-    await sink.finish(node('n1'));
+    await sink.finish(at('n1'));
     expect(text()).toBe('no new line');
     expect(text('stderr')).toBe('e');
   });
@@ -155,10 +156,10 @@ describe('as events', () => {
     const sink = createEventSink(async (event) => void events.push(event));
     await print(sink, 'n1', '\xff\n');
     await print(sink, 'n2', '', 'stderr');
-    await sink.finish(node('n1'));
+    await sink.finish(at('n1'));
     expect(events).toEqual([
-      { event: 'output', node: 'n1', stream: 'stdout', base64: '/wo=' },
-      { event: 'output', node: 'n2', stream: 'stderr', base64: '' },
+      { event: 'output', node: 'n1', task: 0, stream: 'stdout', base64: '/wo=' },
+      { event: 'output', node: 'n2', task: 0, stream: 'stderr', base64: '' },
     ]);
   });
 });

@@ -79,6 +79,7 @@ class Input implements AsyncIterable<Uint8Array> {
 type Options = {
   readonly names?: readonly string[];
   readonly mpi?: boolean;
+  readonly endsOnBadExit?: boolean;
   readonly stdin?: readonly string[];
   readonly sink?: Partial<OutputSink>;
   readonly report?: (event: LaunchEvent) => Promise<void>;
@@ -101,6 +102,7 @@ const launchOn = async (options: Options = {}) => {
       nodes,
       steps: (kind === 'head' ? nodes.slice(0, 1) : nodes).map((node) => ({
         node,
+        task: kind === 'head' ? null : nodes.indexOf(node),
         head: {
           ticket: `ticket of ${node}`,
           step: 's1',
@@ -112,6 +114,7 @@ const launchOn = async (options: Options = {}) => {
         },
       })),
       daemonNodes: kind === 'head' ? nodes.slice(1) : [],
+      endsOnBadExit: options.endsOnBadExit ?? false,
       stdin: {
         nodes: (options.stdin ?? []) as readonly NodeName[],
         source: input,
@@ -121,7 +124,7 @@ const launchOn = async (options: Options = {}) => {
     {
       fleet,
       sink: {
-        write: async (node, stream, bytes) => {
+        write: async ({ node }, stream, bytes) => {
           output += `${node} ${stream} ${Buffer.from(bytes).toString()}\n`;
         },
         finish: async () => undefined,
@@ -169,13 +172,13 @@ const failed = (code: ErrorCode, message: unknown = expect.any(String)) => ({
 describe('a launch whose steps end', () => {
   test('well everywhere has status 0, stops nothing and closes its input', async () => {
     const { at, asked, outcome, input, events, launch, output } = await launchOn();
-    expect(launch.running()).toEqual(['n1', 'n2', 'n3']);
+    expect(launch.running().map(({ node }) => node)).toEqual(['n1', 'n2', 'n3']);
     at('n2').stream.print('hello');
     at('n2').stream.print('oh', 'stderr');
     await settle();
     for (const node of ['n2', 'n1']) at(node).stream.end(GOOD);
     expect(await outcome()).toBe(undefined);
-    expect(launch.running()).toEqual(['n3']);
+    expect(launch.running()).toEqual([{ node: 'n3', task: 2 }]);
     at('n3').stream.end(GOOD);
     expect(await outcome()).toEqual({ kind: 'job', exitStatus: 0, node: undefined });
     expect(asked('stop')).toEqual([]);
@@ -183,12 +186,12 @@ describe('a launch whose steps end', () => {
     expect(launch.running()).toEqual([]);
     expect(output()).toBe('n2 stdout hello\nn2 stderr oh\n');
     expect(events).toEqual([
-      { event: 'started', node: 'n1', kind: 'task', unit: 'n1.service' },
-      { event: 'started', node: 'n2', kind: 'task', unit: 'n2.service' },
-      { event: 'started', node: 'n3', kind: 'task', unit: 'n3.service' },
-      { event: 'ended', step: { node: 'n2', kind: 'task', outcome: GOOD } },
-      { event: 'ended', step: { node: 'n1', kind: 'task', outcome: GOOD } },
-      { event: 'ended', step: { node: 'n3', kind: 'task', outcome: GOOD } },
+      { event: 'started', node: 'n1', task: 0, kind: 'task', unit: 'n1.service' },
+      { event: 'started', node: 'n2', task: 1, kind: 'task', unit: 'n2.service' },
+      { event: 'started', node: 'n3', task: 2, kind: 'task', unit: 'n3.service' },
+      { event: 'ended', step: { node: 'n2', task: 1, kind: 'task', outcome: GOOD } },
+      { event: 'ended', step: { node: 'n1', task: 0, kind: 'task', outcome: GOOD } },
+      { event: 'ended', step: { node: 'n3', task: 2, kind: 'task', outcome: GOOD } },
     ]);
   });
 
@@ -200,6 +203,37 @@ describe('a launch whose steps end', () => {
     at('n2').stream.end(GOOD);
     expect(await outcome()).toEqual({ kind: 'job', exitStatus: 7, node: 'n3' });
     expect(asked('stop')).toEqual([]);
+  });
+
+  test('badly is over for all with the first of them, if that was asked for, and has its status', async () => {
+    const { at, asked, outcome, events } = await launchOn({ endsOnBadExit: true });
+    at('n1').stream.end(GOOD);
+    await settle();
+    expect(asked('stop')).toEqual([]);
+    at('n3').stream.end(exited(7));
+    expect(await outcome()).toEqual({ kind: 'job', exitStatus: 7, node: 'n3' });
+    expect(asked('stop')).toEqual(['n1', 'n2', 'n3']);
+    expect(events).toContainEqual({
+      event: 'ending',
+      code: null,
+      message: 'the task on n3 exited with 7',
+    });
+  });
+
+  test('for all at the first bad end is a failure where a node could not be stopped', async () => {
+    const { at, outcome } = await launchOn({
+      endsOnBadExit: true,
+      onWorkers: (workers) =>
+        workers.at('n2').on('stop', () => {
+          throw new XceError('systemd', 'no');
+        }),
+    });
+    at('n3').stream.end(killed(9));
+    await settle();
+    await vi.advanceTimersByTimeAsync(END_MS);
+    expect(await outcome()).toEqual(
+      failed('launch-failed', 'the task on n3 ended by signal 9; could not be stopped: n2: no'),
+    );
   });
 
   test('each gets the head that was planned for its node', async () => {
@@ -572,7 +606,7 @@ describe('the reader of a launch', () => {
   test('that takes only the last line no more makes an otherwise good launch fail', async () => {
     const { at, outcome } = await launchOn({
       sink: {
-        finish: async (node) => {
+        finish: async ({ node }) => {
           if (node === 'n3') throw new XceError('output', 'EPIPE');
         },
       },
@@ -665,7 +699,7 @@ describe('standard input', () => {
     await settle();
     expect(scene.input.isClosed).toBe(true);
     expect(scene.input.asked).toBe(1);
-    expect(scene.launch.running()).toEqual(['n3']);
+    expect(scene.launch.running()).toEqual([{ node: 'n3', task: 2 }]);
     await finish(scene);
   });
 
@@ -710,6 +744,6 @@ test('a launch that is given up while everything hangs is over within the connec
   launch.end('cancelled', 'enough');
   await vi.advanceTimersByTimeAsync(END_MS);
   expect(await outcome()).toMatchObject(
-    failed('cancelled', expect.stringMatching(/^enough; could not be stopped: n1: /)),
+    failed('cancelled', expect.stringMatching(/^enough; could not be stopped: n\[1-3\]: /)),
   );
 });

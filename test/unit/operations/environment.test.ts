@@ -1,3 +1,6 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { XceError } from '../../../src/base/errors.ts';
 import { collectEnvironment } from '../../../src/operations/environment.ts';
@@ -10,7 +13,9 @@ const own = new Map<string, Buffer>([
 
 const collect = (wanted: readonly string[], passEnvironment: readonly string[] = []): readonly string[] => {
   const context = { settings: { sandbox: { passEnvironment } } };
-  return collectEnvironment(context, wanted, own).map((bytes) => bytes.toString('latin1'));
+  return collectEnvironment(context, { files: [], variables: wanted }, own).map((bytes) =>
+    bytes.toString('latin1'),
+  );
 };
 
 const codeOf = (wanted: string): string => {
@@ -49,9 +54,26 @@ describe("a step's environment", () => {
     expect(codeOf('A=\ufffd')).toBe('usage');
   });
 
+  test('has the variables of files between those of the configuration and of the command line', () => {
+    const directory = mkdtempSync(join(tmpdir(), 'xce-env-'));
+    try {
+      const [one, two] = [join(directory, 'one'), join(directory, 'two')];
+      writeFileSync(one, 'LANG=file\nA=one\nB=one\n');
+      writeFileSync(two, 'B=two\n1=\n');
+      const context = { settings: { sandbox: { passEnvironment: ['LANG'] } } };
+      const collected = collectEnvironment(context, { files: [one], variables: ['A=flag'] }, own);
+      expect(collected.map(String)).toEqual(['LANG=file', 'A=flag', 'B=one']);
+      expect(() => collectEnvironment(context, { files: [one, two], variables: [] }, own)).toThrow(
+        /two line 2: "1" is not the name of a variable/,
+      );
+    } finally {
+      rmSync(directory, { recursive: true });
+    }
+  });
+
   test('comes from the bytes that this process was started with', () => {
     const context = { settings: { sandbox: { passEnvironment: ['PATH'] } } };
-    const collected = collectEnvironment(context, []);
+    const collected = collectEnvironment(context, { files: [], variables: [] });
     expect(collected.map(String)).toEqual([`PATH=${process.env['PATH']}`]);
   });
 });

@@ -34,6 +34,8 @@ const input: LaunchInput = {
   mpi: false,
   ranks: undefined,
   tasksPerNode: undefined,
+  endsOnBadExit: false,
+  output: { stdout: undefined, stderr: undefined, mode: 'new' },
   timeoutMs: undefined,
   stdin: undefined,
 };
@@ -52,7 +54,10 @@ const launch = async (
     scene.context,
     { ...input, ...changes },
     {
-      sink: { write: async () => undefined, finish: async () => undefined },
+      makeSink: (files) => ({
+        write: async (place, stream, bytes) => await files[stream]?.(bytes, place),
+        finish: async () => undefined,
+      }),
       report: async () => undefined,
       stdin: {
         source: (async function* () {
@@ -161,12 +166,105 @@ describe('a launch', () => {
       environment: [bytes('A=\xfe')],
       directory: bytes('/a b/\xff'),
     });
+    endAll(scene);
+    await settle();
     const head = headOf(scene.at('n1'));
     expect(head.argv.map(textOf)).toEqual(['printf', '', '$$ %n \xff\n']);
-    expect(head.environment.map(textOf)).toEqual(['A=\xfe']);
+    expect(head.environment.map(textOf)).toEqual(['A=\xfe', 'XCE_TASK=0', 'XCE_TASKS=3']);
     expect(textOf(head.directory ?? '')).toBe('/a b/\xff');
     endAll(scene);
     await result;
+  });
+
+  test('asks every node for its directory before anything starts, and starts nothing where one cannot enter it', async () => {
+    const scene = await setUp();
+    const { result } = await launch(scene, { directory: Buffer.from('/none') });
+    expect(headOf(scene.at('n2')).argv.map(textOf)).toEqual([
+      '/usr/bin/env',
+      '--chdir=/none',
+      '/usr/bin/true',
+    ]);
+    scene.at('n1').stream.end(GOOD);
+    for (const name of ['n2', 'n3']) {
+      const { stream } = scene.at(name);
+      stream.start();
+      stream.print("env: cannot change directory to '/none': No such file\n", 'stderr');
+      stream.end(exited(125));
+    }
+    expect(await errorOf(result)).toMatchObject({
+      code: 'work-directory',
+      message:
+        "the steps cannot start in /none: n[2-3]: env: cannot change directory to '/none': No such file",
+      facts: { unchanged: 'nothing was started on any node' },
+    });
+    expect(scene.all.map(({ streams }) => streams.length)).toEqual([1, 1, 1]);
+    expect(scene.asked('stop')).toEqual(['n1', 'n2', 'n3']);
+  });
+
+  test('waits no longer for a look at its directory than a request may take', async () => {
+    const scene = await setUp();
+    const { result } = await launch(scene, { directory: Buffer.from('/hangs') });
+    await vi.advanceTimersByTimeAsync(REQUEST_TIMEOUT_MS);
+    expect(await errorOf(result)).toMatchObject({ code: 'cancelled' });
+    expect(scene.all.every(({ stream }) => stream.cancelled)).toBe(true);
+  });
+
+  test('runs several tasks on each node, numbered through, each under a name of its own', async () => {
+    const scene = await setUp();
+    const { result } = await launch(scene, { tasksPerNode: 2, stdin: 'n2' as NodeName });
+    const heads = scene.all.map((worker) => worker.heads as RequestOf<'step'>[]);
+    expect(heads.map((own) => own.map(({ environment }) => environment.map(textOf)))).toEqual(
+      [0, 1, 2].map((node) => [0, 1].map((own) => [`XCE_TASK=${2 * node + own}`, 'XCE_TASKS=6'])),
+    );
+    expect(new Set(heads.flat().map(({ step }) => step)).size).toBe(6);
+    expect(heads.map((own) => own.map(({ stdin }) => stdin))).toEqual([
+      [false, false],
+      [true, true],
+      [false, false],
+    ]);
+    for (const { streams } of scene.all) streams[0]?.end(GOOD);
+    await settle();
+    scene.at('n1').streams[1]?.end(GOOD);
+    scene.at('n2').streams[1]?.end(exited(3));
+    scene.at('n3').streams[1]?.end(GOOD);
+    expect((await result).outcome).toEqual({ kind: 'job', exitStatus: 3, node: 'n2' });
+  });
+
+  test.each<[what: string, changes: Partial<LaunchInput>, code: string, says: RegExp]>([
+    ['a variable of the sandbox', { environment: [Buffer.from('PATH=/x')] }, 'usage', /PATH is set by/],
+    [
+      'a variable of its own',
+      { environment: [Buffer.from('XCE_TASK=1')] },
+      'usage',
+      /XCE_TASK is set by launch/,
+    ],
+    ['more tasks than a node takes', { tasksPerNode: 129 }, 'usage', /over the limit of 128/],
+    ['a relative directory', { directory: Buffer.from('here') }, 'usage', /absolute/],
+    [
+      'one argument of 2 MiB',
+      { argv: [Buffer.alloc(2 << 20, 'x')] },
+      'too-large',
+      /arguments too large: 2097153 bytes/,
+    ],
+    [
+      'one variable of 140000 bytes',
+      { environment: [Buffer.from(`BIG=${'x'.repeat(140_000)}`)] },
+      'too-large',
+      /140004 bytes/,
+    ],
+    [
+      '4000 variables of 1 KiB',
+      {
+        environment: Array.from({ length: 4000 }, (_, index) => Buffer.from(`V${index}=${'x'.repeat(1024)}`)),
+      },
+      'too-large',
+      /environment too large: 41[0-9]{5} bytes in 4002 strings/,
+    ],
+  ])('refuses %s before it asks any node', async (_, changes, code, says) => {
+    const scene = await setUp();
+    const { result } = await launch(scene, changes);
+    expect(await errorOf(result)).toMatchObject({ code, message: expect.stringMatching(says) });
+    expect(scene.journal).toEqual([]);
   });
 
   test('of some nodes of the lease touches only those', async () => {

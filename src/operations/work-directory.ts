@@ -1,0 +1,68 @@
+/**
+ * Whether the steps of a launch can start in a directory. Asked on every node before the first step, and of nobody
+ * but the execution uid in its sandbox: what root sees there, or sees on this host, says nothing about that.
+ */
+import { randomBytes } from 'node:crypto';
+import { XceError } from '../base/errors.ts';
+import { escapeBytes } from '../base/escape.ts';
+import type { NodeName } from '../base/ids.ts';
+import { LIMITS } from '../base/limits.ts';
+import { askAll, failures, joinFailures } from '../launch/fleet.ts';
+import { isGood } from '../launch/outcome.ts';
+import { createGatherer } from '../rpc/frame.ts';
+import type { StepResult } from '../rpc/message.ts';
+import type { Context } from './context.ts';
+import { type Tickets, ticketOf } from './tickets.ts';
+
+/** Enters the directory as a step would, and does nothing there. */
+const commandFor = (directory: Buffer): readonly Buffer[] => [
+  Buffer.from('/usr/bin/env'),
+  Buffer.concat([Buffer.from('--chdir='), directory]),
+  Buffer.from('/usr/bin/true'),
+];
+
+/** Throws 'work-directory', with every node that cannot enter it and why, or what the first node failed with. */
+export const requireDirectory = async (
+  { fleet, settings }: Context,
+  tickets: Tickets['tickets'],
+  nodes: readonly NodeName[],
+  directory: Buffer,
+  cancelled: AbortSignal,
+): Promise<void> => {
+  const step = randomBytes(6).toString('hex');
+  const argv = commandFor(directory).map((word) => word.toString('base64'));
+  const answers = await askAll(nodes, async (node) => {
+    const session = await fleet.session(node);
+    const ticket = ticketOf(tickets, node);
+    const stream = await session.stream(
+      'step',
+      { ticket, step, kind: 'task', argv, environment: [], directory: null, stdin: false },
+      { timeoutMs: settings.nodes.requestTimeoutMs, signal: cancelled },
+    );
+    const giveUp = (): void => stream.cancel();
+    // Storage that does not answer holds the look as long as it likes.
+    const timer = setTimeout(giveUp, settings.nodes.requestTimeoutMs);
+    cancelled.addEventListener('abort', giveUp, { once: true });
+    const complaint = createGatherer();
+    let outcome: StepResult | undefined;
+    try {
+      for await (const frame of stream) {
+        if (frame.channel === 'stderr') {
+          complaint.push(frame.bytes.subarray(0, LIMITS.stepComplaintBytesMax - complaint.length));
+        } else if (frame.channel === 'event' && frame.event.event === 'ended') outcome = frame.event.outcome;
+      }
+    } finally {
+      clearTimeout(timer);
+      cancelled.removeEventListener('abort', giveUp);
+    }
+    if (outcome !== undefined && isGood(outcome)) return;
+    const said = complaint.take().toString('latin1').trim();
+    throw new XceError(
+      'work-directory',
+      said === '' ? 'the look at it failed' : escapeBytes(Buffer.from(said, 'latin1')),
+    );
+  });
+  const what = `the steps cannot start in ${escapeBytes(directory)}`;
+  const failed = joinFailures(failures(answers), what, { unchanged: 'nothing was started on any node' });
+  if (failed !== undefined) throw failed;
+};
