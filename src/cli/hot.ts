@@ -10,7 +10,7 @@ import { type LeaseSelection, requireLeaseRef } from '../operations/lease-refere
 import { renewLease } from '../operations/lease-renew.ts';
 import { endAbruptly } from '../os/abrupt-end.ts';
 import { hasStuckCalls } from '../os/log-deadline.ts';
-import { finishOutput, ownStandardStreams, showResult, writeTalk } from './print.ts';
+import { finishOutput, ownStandardStreams, requireDelivered, showResult, writeTalk } from './print.ts';
 import { renderLease } from './render-lease.ts';
 import { asUnexpected, reportError } from './report-error.ts';
 
@@ -83,6 +83,7 @@ const statusOf = async (work: () => Promise<void>, argv: readonly string[]): Pro
   try {
     await work();
     await finishOutput();
+    requireDelivered();
     return 0;
   } catch (error) {
     return await reportError(asUnexpected(error), argv);

@@ -139,9 +139,17 @@ const fieldsOfPosition = ({ epoch, host, sequence }: LogPosition): readonly Fiel
 
 export const renderPosition = (position: LogPosition): string => renderFields(fieldsOfPosition(position));
 
-export const renderRepair = ({ repaired, kept, ...position }: RepairResult): string =>
+/** The log may be whole, and this host fenced all the same. */
+const describeRepair = (repaired: boolean, owned: boolean): string => {
+  if (repaired) return 'repaired';
+  return owned
+    ? 'nothing was wrong'
+    : 'the log is whole; this host does not own it, and writes only after "lease takeover"';
+};
+
+export const renderRepair = ({ repaired, owned, kept, ...position }: RepairResult): string =>
   renderFields([
-    ['outcome', repaired ? 'repaired' : 'nothing was wrong'],
+    ['outcome', describeRepair(repaired, owned)],
     ...fieldsOfPosition(position),
     ...kept.map(
       ({ path, offset, bytes }): Field => ['kept', `${path}: ${bytes} bytes from offset ${offset}`],

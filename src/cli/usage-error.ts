@@ -66,17 +66,49 @@ const describeFlags = (flags: readonly unknown[], known: readonly string[]): str
 /** What oclif may put around a part of its text, where colours are forced. */
 const DIM = ['\u001b[2m', '\u001b[22m'];
 
-/** One line of oclif's own text. */
+/** What oclif says of one flag or argument, and what is said in its place. */
+const TEXTS: readonly (readonly [RegExp, (...parts: readonly string[]) => string])[] = [
+  [/^Parsing (--[a-z-]+) \n\t(.*)$/s, (flag, problem) => `${flag}: ${problem}`],
+  [/^Missing required flag ([a-z-]+)$/, (name) => `--${name} is missing`],
+  [
+    /^(--[a-z-]+)=.* cannot also be provided when using (--[a-z-]+)$/s,
+    (one, other) => `${one} and ${other} cannot both be given`,
+  ],
+  [
+    /^All of the following must be provided when using (--[a-z-]+): (.*)$/,
+    (flag, others) => `${flag} is given without ${others}`,
+  ],
+  [/^Exactly one of the following must be provided: (.*)$/, (flags) => `one of ${flags} must be given`],
+  [
+    /^Expected (--[a-z-]+)=(.*) to be one of: ([^:]*)$/s,
+    (flag, value, options) =>
+      `${flag}: '${value}' is none of ${options}${suggest(nearest(value, options.split(', ')))}`,
+  ],
+  [/^Flag (--[a-z-]+) can only be specified once$/, (flag) => `${flag} is given more than once`],
+  [
+    /^Flag (--[a-z-]+) expects one of these values: (.*)$/,
+    (flag, options) => `${flag} needs one of ${options}`,
+  ],
+  [/^Flag (--[a-z-]+) expects a value$/, (flag) => `${flag} needs a value`],
+];
+
+const translate = (text: string): string => {
+  for (const [pattern, say] of TEXTS) {
+    const match = pattern.exec(text);
+    if (match !== null) return say(...match.slice(1).map((part) => part ?? ''));
+  }
+  return text;
+};
+
+/** oclif's own text in our words: a list of them where it lists several. */
 const describeOther = (message: string): string => {
-  const lines = DIM.reduce((text, colour) => text.replaceAll(colour, ''), message)
-    .replace(/^Parsing (--[a-z-]+) \n\t/, '$1: ')
-    .split('\n')
-    .map((line) => line.trim())
-    .filter(
-      (line) => line !== '' && !/^(The following errors? occurred:|See more help with --help)$/.test(line),
-    );
-  // A flag with a value of more than one part is shown by oclif as an object.
-  return escapeText(lines.join('; ').replaceAll(/(--[a-z-]+)=\[object Object\]/g, '$1'));
+  const text = DIM.reduce((rest, colour) => rest.replaceAll(colour, ''), message)
+    .replace(/\nSee more help with --help$/, '')
+    .trim();
+  const list = /^The following errors? occurred:\n(.*)$/s.exec(text)?.[1];
+  const parts = list === undefined ? [text] : list.split('\n').map((line) => line.trim());
+  // Both of two flags that exclude each other complain.
+  return escapeText([...new Set(parts.map(translate))].join('; '));
 };
 
 /** What oclif's error about `argv` becomes: 'usage', with the help that fits as the next command. */
@@ -92,8 +124,9 @@ export const toUsageError = (error: Errors.CLIError, argv: readonly string[], co
   }
   const name = command.join(' ');
   const facts = { next: `${config.bin} help ${name}`, cause: error };
-  const extra = words[command.length];
-  if (extra !== undefined) {
+  const extra =
+    words[command.length] ?? ('args' in error && Array.isArray(error.args) ? error.args[0] : undefined);
+  if (typeof extra === 'string') {
     return new XceError('usage', `'${name}' takes no argument '${escapeText(extra)}'`, facts);
   }
   const known = Object.keys(config.findCommand(command.join(':'))?.flags ?? {});

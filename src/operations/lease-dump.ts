@@ -1,5 +1,6 @@
 /** The lease log as JSON lines: xce-sandbox-log(5), DUMP. */
 import { formatJsonLine } from '../base/escape.ts';
+import { describeTornTail } from '../wal/damage.ts';
 import { decodeStorage } from '../wal/storage.ts';
 import type { Context } from './context.ts';
 import { dumpLeaseEpoch, type LeaseLogEntry } from './lease-log-ports.ts';
@@ -46,8 +47,7 @@ export const dumpLeaseLog = async (
     const { done, value } = await portions.next();
     if (done === true) {
       const { path, isComplete, offset, tornBytes } = value;
-      if (tornBytes > 0)
-        context.tell(`torn tail: ${tornBytes} bytes from offset ${offset} of ${path} do not count`);
+      if (tornBytes > 0) context.tell(describeTornTail({ path, offset, bytes: tornBytes }));
       if (!isComplete) context.tell(`${path} is void: it has no complete record, and nothing in it counts`);
       return;
     }

@@ -1,6 +1,7 @@
 /** The lease log itself: making it, taking it over, checking it. */
 import { assert, XceError } from '../base/errors.ts';
-import type { EpochReport, LogProblem } from '../wal/check.ts';
+import type { EpochReport, LogProblem, LogReport } from '../wal/check.ts';
+import { describeTornTail } from '../wal/damage.ts';
 import type { LogPosition } from '../wal/log.ts';
 import type { Context } from './context.ts';
 import { checkLeaseLog } from './lease-log-ports.ts';
@@ -40,25 +41,44 @@ export type LogVerification = LogPosition & {
   readonly epochs: readonly EpochReport[];
 };
 
-/** Throws the first of the problems with its path and offset, and all of them in the detail. */
-export const refuseProblems = (problems: readonly LogProblem[], next: string): void => {
+/** What is left whole, for whoever puts the log together again. */
+const describeWhole = (epochs: readonly EpochReport[], problems: readonly LogProblem[]): string => {
+  const bad = new Set(problems.map(({ path }) => path));
+  const whole = epochs.filter(({ path, status }) => status === 'complete' && !bad.has(path));
+  if (whole.length === 0) return 'no complete epoch checks';
+  const numbers = whole.map(({ epoch }) => epoch).reverse();
+  return `epochs that check: ${numbers.join(', ')}`;
+};
+
+/** Throws the first of the problems as every command says it, and all of them in the detail. */
+export const refuseProblems = ({
+  epochs,
+  problems,
+}: Pick<LogReport<unknown>, 'epochs' | 'problems'>): void => {
   const [first] = problems;
   if (first === undefined) return;
   throw new XceError(first.code, first.message, {
-    at: first.offset === null ? first.path : `${first.path}, offset ${first.offset}`,
-    unchanged: 'the lease log',
-    next,
+    at: first.offset === null ? first.path : `${first.path}:${first.offset}`,
+    unchanged: `nothing was written to the lease log; ${describeWhole(epochs, problems)}`,
+    next: first.next,
     detail: { problems },
   });
 };
 
+/** What a reader of the log hears as well. */
+const tellTornTail = (context: Context, epochs: readonly EpochReport[]): void => {
+  const [highest] = epochs;
+  if (highest === undefined || highest.tornBytes === 0) return;
+  const { path, bytes: offset, tornBytes: bytes } = highest;
+  context.tell(describeTornTail({ path, offset, bytes }));
+};
+
 /** Checks every byte of every epoch, and replays what counts; writes nothing anywhere. */
 export const verifyLeaseLog = async (context: Context): Promise<LogVerification> => {
-  const { epochs, problems, newest } = await checkLeaseLog(context.settings);
-  refuseProblems(
-    problems,
-    'xce-sandbox lease repair; where bytes do not check it touches nothing and says what can be done',
-  );
+  const report = await checkLeaseLog(context.settings);
+  refuseProblems(report);
+  const { epochs, newest } = report;
+  tellTornTail(context, epochs);
   assert(newest !== null, 'a log without problems has a newest complete epoch');
   const { state, ...position } = newest;
   return { ...position, leases: state.leases.size, epochs };

@@ -1,5 +1,4 @@
 /** Making a lease log whole again after a crash, and saying what can be done where it was more than a crash. */
-import type { EpochReport, LogProblem } from '../wal/check.ts';
 import type { LogPosition } from '../wal/log.ts';
 import type { Context } from './context.ts';
 import { refuseProblems } from './lease-log.ts';
@@ -9,29 +8,10 @@ import { tellNotices } from './notices.ts';
 export type RepairResult = LogPosition & {
   /** False: nothing was wrong, and nothing was written. */
   readonly repaired: boolean;
+  /** Whether this host may write to the log as it is now. */
+  readonly owned: boolean;
   /** Files that ended in the middle: from the offset on none counts, and each stays as it is. */
   readonly kept: readonly { readonly path: string; readonly offset: number; readonly bytes: number }[];
-};
-
-const listEpochs = (epochs: readonly EpochReport[]): string =>
-  epochs
-    .map(({ epoch }) => epoch)
-    .reverse()
-    .join(', ');
-
-/** Nobody can say what stood in bytes that do not check; what can be done is up to whoever has another copy of them. */
-const adviseOnProblems = (
-  directory: string,
-  epochs: readonly EpochReport[],
-  problems: readonly LogProblem[],
-): string => {
-  const bad = new Set(problems.flatMap(({ code, path }) => (code === 'log-rollback' ? [] : [path])));
-  const whole = epochs.filter(({ path, status }) => status === 'complete' && !bad.has(path));
-  const checks = whole.length === 0 ? 'no complete epoch checks' : `epochs that check: ${listEpochs(whole)}`;
-  const copies = `cp -a ${directory} to a safe place`;
-  const lost = bad.size === 0 ? `the newest state of ${directory}` : [...bad].join(', ');
-  const restore = `bring back ${lost} from a snapshot or a replica of the storage`;
-  return `stop allocating; ${copies}; ${restore}; xce-sandbox lease verify (${checks})`;
 };
 
 /**
@@ -40,15 +20,17 @@ const adviseOnProblems = (
  * touched.
  */
 export const repairLeaseLog = async (context: Context): Promise<RepairResult> => {
-  const { epochs, problems, newest } = await checkLeaseLog(context.settings);
-  refuseProblems(problems, adviseOnProblems(context.settings.lease.directory, epochs, problems));
+  const report = await checkLeaseLog(context.settings);
+  refuseProblems(report);
+  const { epochs, newest } = report;
   const broken = epochs.filter(
     ({ epoch, status, tornBytes }) =>
       newest !== null && (epoch === newest.epoch ? tornBytes > 0 : epoch > newest.epoch && status === 'void'),
   );
   if (newest !== null && broken.length === 0) {
     const { epoch, token, host, sequence } = newest;
-    return { epoch, token, host, sequence, repaired: false, kept: [] };
+    const owned = await context.log.owns(newest);
+    return { epoch, token, host, sequence, repaired: false, owned, kept: [] };
   }
   // The way into the log is where everything that was left unfinished is dealt with; there is no second one.
   const { position, notices } = await context.log.commit(() => ({ events: [], result: undefined }));
@@ -59,6 +41,7 @@ export const repairLeaseLog = async (context: Context): Promise<RepairResult> =>
   return {
     ...position,
     repaired: true,
+    owned: true,
     kept: broken.map(({ path, bytes, tornBytes }) => ({ path, offset: bytes, bytes: tornBytes })),
   };
 };

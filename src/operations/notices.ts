@@ -1,10 +1,11 @@
+import { describeTornTail } from '../wal/damage.ts';
 import type { LogNotice } from '../wal/log.ts';
 
 /** What happened to the log on the way, for the operator; the operation itself went well. */
 const describeNotice = (notice: LogNotice): string => {
   switch (notice.kind) {
     case 'torn-tail':
-      return `torn tail: ${notice.bytes} bytes from offset ${notice.offset} of ${notice.path} do not count`;
+      return describeTornTail(notice);
     case 'epoch-taken':
       return `took epoch ${notice.epoch} of the lease log: ${notice.reason}`;
     case 'not-compacted':

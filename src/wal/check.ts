@@ -1,6 +1,7 @@
 /** Looks at every byte of every epoch and says what it found; changes nothing and decides nothing. */
 import { XceError } from '../base/errors.ts';
 import type { LogFiles } from '../os/log-files.ts';
+import { damaged, emptiedOnTop, noneComplete } from './damage.ts';
 import { isWithoutStart, readFrames } from './decoder.ts';
 import { EpochDirectory, type EpochDirectoryOptions } from './epoch-directory.ts';
 import { EpochReader } from './epoch-reader.ts';
@@ -32,6 +33,8 @@ export type LogProblem = {
   /** Where the record begins that does not check; null where it is not one record. */
   readonly offset: number | null;
   readonly message: string;
+  /** What every command advises in this case. */
+  readonly next: string;
 };
 
 export type LogReport<State> = {
@@ -47,12 +50,14 @@ const isProblemCode = (code: string): code is LogProblem['code'] => CODES.includ
 
 const problemOf = (path: string, error: unknown): LogProblem => {
   if (!(error instanceof XceError) || !isProblemCode(error.code)) throw error;
-  const offset = error.facts.detail?.['offset'];
+  const { at, detail } = error.facts;
+  const offset = detail?.['offset'];
   return {
     code: error.code,
-    path,
+    path: typeof offset === 'number' ? path : (at ?? path),
     offset: typeof offset === 'number' ? offset : null,
     message: error.message,
+    next: error.facts.next ?? '',
   };
 };
 
@@ -66,6 +71,13 @@ const emptyReport = (epoch: number, path: string): EpochReport => ({
   tornBytes: 0,
   base: null,
 });
+
+const wentOn = (directory: string): XceError =>
+  new XceError('log-busy', 'the lease log went on in other epochs while it was checked', {
+    at: directory,
+    unchanged: 'the lease log',
+    next: 'try again',
+  });
 
 /**
  * Checks the whole directory, and holds it against what this host has seen. Opens files for reading alone and writes
@@ -96,6 +108,12 @@ export const checkLog = async <State, Event>(
   /** What later epochs rest on, by epoch. */
   const wanted = new Map<number, { readonly mark: Mark; readonly by: number }[]>();
 
+  /** Nobody empties the newest: either there is another above it by now, or its bytes were lost. */
+  const emptiedError = async (epoch: number): Promise<XceError> =>
+    (await directory.newest()) > highest
+      ? wentOn(directory.path)
+      : emptiedOnTop(directory.path, directory.pathOf(epoch));
+
   const checkOne = async (epoch: number): Promise<void> => {
     const path = directory.pathOf(epoch);
     const file = await directory.openExisting(epoch, 'read');
@@ -104,6 +122,7 @@ export const checkLog = async <State, Event>(
       const isSuperseded = epochs.some(({ status }) => status === 'complete');
       if (bytes === 0 || (isSuperseded && (await onStorage('read', path, () => isWithoutStart(file))))) {
         epochs.push(emptyReport(epoch, path));
+        if (!isSuperseded && problems.length === 0) throw await emptiedError(epoch);
         return;
       }
       const replay = reader.newReplay(epoch, seen);
@@ -139,8 +158,10 @@ export const checkLog = async <State, Event>(
         });
         for (const { mark, by } of marks) {
           if (isComplete && chains.get(mark.sequence) === mark.chain) continue;
-          const message = `epoch ${by} rests on record ${mark.sequence} of it, which is not there`;
-          problems.push({ code: 'log-corrupt', path, offset: null, message });
+          const message = `epoch ${by} rests on record ${mark.sequence} of ${path}, which is not there`;
+          problems.push(
+            problemOf(path, damaged('record', message, { directory: directory.path, what: path })),
+          );
         }
       }
       if (base !== null && base.epoch > 0) {
@@ -157,13 +178,7 @@ export const checkLog = async <State, Event>(
   const forgetEmptied = async (epoch: number, problemsBefore: number): Promise<void> => {
     const at = epochs.findIndex((report) => report.epoch === epoch);
     if (epochs[at]?.status === 'empty' || (await directory.sizeOf(epoch)) > 0) return;
-    if (newest === null || newest.epoch === epoch) {
-      throw new XceError('log-busy', 'the lease log went on in other epochs while it was checked', {
-        at: directory.path,
-        unchanged: 'the lease log',
-        next: 'try again',
-      });
-    }
+    if (newest === null || newest.epoch === epoch) throw wentOn(directory.path);
     problems.splice(problemsBefore);
     if (at !== -1) epochs.splice(at, 1);
     epochs.push(emptyReport(epoch, directory.pathOf(epoch)));
@@ -179,8 +194,7 @@ export const checkLog = async <State, Event>(
     }
   }
   if (problems.length === 0 && !epochs.some(({ status }) => status === 'complete')) {
-    const message = 'no epoch is complete';
-    problems.push({ code: 'log-corrupt', path: directory.path, offset: null, message });
+    problems.push(problemOf(directory.path, noneComplete(directory.path)));
   }
   return { epochs, problems, newest };
 };

@@ -2,6 +2,7 @@
 import { assert, errnoOf, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
+import { damaged, fileGone } from './damage.ts';
 import { isWithoutStart, readFrames } from './decoder.ts';
 import { onStorage, storageFailure, unlinkIfThere } from './failure.ts';
 import { lookFor } from './look.ts';
@@ -55,15 +56,16 @@ export class EpochDirectory {
     } catch (error) {
       const errno = errnoOf(error);
       if (errno !== 'ENOENT' && errno !== 'ENOTDIR') throw storageFailure('list', this.path, error);
-      throw new XceError('log-missing', `${this.path} is not a directory`, {
-        at: this.path,
-        next: 'mount the storage of the lease log, or correct [lease] directory',
-        cause: error,
-      });
+      throw damaged(
+        'directory',
+        `${this.path} is not a directory`,
+        { directory: this.path },
+        { cause: error },
+      );
     }
     if (names.length <= LIMITS.logNamesMax) return names;
-    throw new XceError('log-corrupt', `${this.path} holds more than ${LIMITS.logNamesMax} names`, {
-      at: this.path,
+    throw damaged('record', `${this.path} holds more than ${LIMITS.logNamesMax} names`, {
+      directory: this.path,
     });
   }
 
@@ -73,17 +75,15 @@ export class EpochDirectory {
     // A listing may miss a name that is linked while it runs, and show one that is linked later.
     if (newest !== count) ({ newest, count } = countEpochs(await this.list()));
     if (newest !== count) {
-      throw new XceError('log-corrupt', `${this.path} has epoch ${newest}, but not every one below it`, {
-        at: this.path,
-        next: 'bring back the files that are missing',
+      throw damaged('gap', `${this.path} has epoch ${newest}, but not every one below it`, {
+        directory: this.path,
       });
     }
     if (newest > 0) return newest;
     const { type, path } = await this.inspect();
-    throw new XceError('log-missing', `${this.path} holds no lease log`, {
-      at: this.path,
-      next: `check that its storage is mounted (it lies on ${type}, mounted at ${path}); only "lease init" makes a log`,
-    });
+    const { path: directory } = this;
+    const what = `${type}, mounted at ${path}`;
+    throw damaged('none', `${directory} holds no lease log`, { directory, what }, { at: directory });
   }
 
   /** To look: lists the directory anew and asks for the next name. */
@@ -119,8 +119,7 @@ export class EpochDirectory {
   async openExisting(epoch: number, purpose: 'read' | 'append'): Promise<LogFile> {
     const file = await this.open(epoch, purpose);
     if (file !== undefined) return file;
-    const path = this.pathOf(epoch);
-    throw new XceError('log-corrupt', `${path} is gone`, { at: path });
+    throw fileGone(this.pathOf(epoch));
   }
 
   async #withFile<T>(

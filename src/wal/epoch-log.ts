@@ -5,6 +5,7 @@ import { assert, errnoOf, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { Clock } from '../os/clock.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
+import { damaged } from './damage.ts';
 import { readUpTo } from './decoder.ts';
 import { type EncodedFrame, encodeEvents, encodeFrame, itemBytes } from './encoder.ts';
 import { EpochDirectory } from './epoch-directory.ts';
@@ -175,6 +176,10 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     return this.#inTurn(() => this.#readUnlocked());
   }
 
+  owns({ epoch, token }: Pick<LogPosition, 'epoch' | 'token'>): Promise<boolean> {
+    return this.#inTurn(async () => (await this.#tokens.read(epoch)) === token);
+  }
+
   commit<Result>(
     decide: (state: State, context: CommitContext) => Decision<Event, Result>,
   ): Promise<Committed<Result>> {
@@ -268,17 +273,31 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
 
   #fenced(epoch: number, header: LogHeader | undefined): XceError {
     const { host } = this.#options;
-    const next = 'if that host is gone, or this one is to write from now on: lease takeover';
-    const facts = { at: this.#directory.pathOf(epoch), unchanged: UNCHANGED, next };
+    const facts = { at: this.#directory.pathOf(epoch), unchanged: UNCHANGED };
     if (header === undefined) {
-      return new XceError('log-fenced', `epoch ${epoch} was begun and never owned by anyone`, facts);
+      return new XceError('log-fenced', `epoch ${epoch} was begun and never owned by anyone`, {
+        ...facts,
+        next: 'if no other controller is taking it: xce-sandbox lease takeover',
+      });
     }
     const detail = { epoch, owner: header.host };
-    const message =
-      header.host === host
-        ? `this host (${host}) took epoch ${epoch} and has no token of it (a restart, or an interruption)`
-        : `epoch ${epoch} belongs to ${header.host}`;
-    return new XceError('log-fenced', message, { ...facts, detail });
+    if (header.host === host) {
+      const message = `this host (${host}) took epoch ${epoch} and has no token of it (a restart, or an interruption)`;
+      return new XceError('log-fenced', message, { ...facts, next: 'xce-sandbox lease takeover', detail });
+    }
+    return new XceError('log-fenced', `epoch ${epoch} belongs to ${header.host}`, {
+      ...facts,
+      next: `do it on ${header.host}; if that host is gone, or this one is to write from now on: xce-sandbox lease takeover`,
+      detail,
+    });
+  }
+
+  /** Why this host may not write. What is wrong with the log itself comes before whose it is, and is thrown. */
+  async #refusal(epoch: number, header: LogHeader | undefined): Promise<XceError> {
+    const seen = await this.#memory.load();
+    const { newest, replay } = await this.#reader.replayNewest(() => this.#directory.newest(), seen);
+    await this.#reader.checkSeen(newest, replay, seen);
+    return this.#fenced(epoch, header);
   }
 
   // -- commit ---------------------------------------------------------------------------------------------------
@@ -329,7 +348,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       if (this.#open === undefined) await this.#directory.admit();
       const token = await this.#tokens.lockOwn(epoch, deadlineMs);
       if (token === undefined) {
-        if (!(await this.#isOver(epoch))) throw this.#fenced(epoch, header);
+        if (!(await this.#isOver(epoch))) throw await this.#refusal(epoch, header);
         continue;
       }
       let held: Held<State, Event> | undefined;
@@ -361,7 +380,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     if (header !== undefined && token === header.token) return header;
     // File and token of an epoch that was replaced meanwhile may be gone already.
     if (await this.#isOver(epoch)) return undefined;
-    throw this.#fenced(epoch, header);
+    throw await this.#refusal(epoch, header);
   }
 
   /** Gives up a log of which the name is gone, or stands for another file now. */
@@ -388,7 +407,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     const proof = await this.#tokens.look(token);
     if (proof?.token !== header.token) {
       if (await this.#isOver(epoch)) return undefined;
-      throw this.#fenced(epoch, header);
+      throw await this.#refusal(epoch, header);
     }
     let reason = 'a process of this host ended in the middle of a take or a commit';
     if (!proof.isBusy) {
@@ -474,9 +493,10 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     if (this.#options.isLocal !== true) await onStorage('fsync', path, () => file.sync());
     const { bytes, writtenMs } = await onStorage('look at', path, () => file.facts());
     if (bytes < replay.position.offset) {
-      throw new XceError('log-rollback', `${path} is shorter than this process has seen it`, {
-        at: path,
-        unchanged: UNCHANGED,
+      const { path: directory } = this.#directory;
+      throw damaged('rollback', `${path} is shorter than this process has seen it`, {
+        directory,
+        what: path,
       });
     }
     if (bytes > replay.position.offset) await onStorage('read', path, () => replay.advance(file));
@@ -737,6 +757,12 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     }
   }
 
+  /** Once, however often it is read. */
+  #tellTorn(tail: Omit<LogNotice & { kind: 'torn-tail' }, 'kind'>): void {
+    const isTold = this.#untold.some((one) => one.kind === 'torn-tail' && one.path === tail.path);
+    if (!isTold) this.#untold.push({ kind: 'torn-tail', ...tail });
+  }
+
   async #readUnlocked(): Promise<LogView<State>> {
     const seen = await this.#memory.load();
     const { newest, replay } = await this.#reader.replayNewest(() => this.#directory.newest(), seen);
@@ -753,6 +779,8 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     const newestHeader = newest === replay.epoch ? header : await this.#directory.headerOf(newest);
     const token = await this.#tokens.read(newest);
     const owned = newestHeader !== undefined && token === newestHeader.token;
+    if (tornBytes > 0)
+      this.#tellTorn({ path: replay.path, offset: replay.position.offset, bytes: tornBytes });
     return { ...positionOf(header, replay.last), state, owned, tornBytes };
   }
 }

@@ -1,5 +1,6 @@
 /** Reading epochs: replayed from the top down, and held against what this host has seen. */
-import { assert, XceError } from '../base/errors.ts';
+import { assert } from '../base/errors.ts';
+import { damaged, emptiedOnTop, noneComplete } from './damage.ts';
 import type { EpochDirectory } from './epoch-directory.ts';
 import { onStorage } from './failure.ts';
 import type { View } from './machine.ts';
@@ -29,10 +30,6 @@ export class EpochReader<State, Event> {
     return new Replay(this.#view, file, seen?.epoch === epoch ? seen : undefined);
   }
 
-  #emptied(path: string): XceError {
-    return new XceError('log-corrupt', `${path} is empty, and no epoch above it is complete`, { at: path });
-  }
-
   /**
    * Replays downwards from `from` to the first complete epoch, each file opened anew and fsynced. A file is emptied
    * only when one above it is complete: whoever meets one that is, or loses what it reads, must look from the top.
@@ -47,15 +44,14 @@ export class EpochReader<State, Event> {
         await onStorage('read', path, () => replay.advance(file));
         // Asked by name, because a client may have kept the size of a file that it has open.
         const bytes = await this.#directory.sizeOf(epoch);
-        if (bytes === 0 || bytes < replay.position.offset + replay.tornBytes) throw this.#emptied(path);
+        if (bytes === 0 || bytes < replay.position.offset + replay.tornBytes)
+          throw emptiedOnTop(this.#directory.path, path);
         if (replay.complete !== undefined) return replay;
       } finally {
         await file.close();
       }
     }
-    throw new XceError('log-corrupt', `no epoch in ${this.#directory.path} is complete`, {
-      at: this.#directory.path,
-    });
+    throw noneComplete(this.#directory.path);
   }
 
   /**
@@ -93,11 +89,7 @@ export class EpochReader<State, Event> {
       tokenOfSeen: header?.token,
     });
     if (problem === undefined) return;
-    throw new XceError('log-rollback', `${this.#directory.path}: ${problem}`, {
-      at: this.#directory.path,
-      unchanged: 'nothing was written to the lease log',
-      next: 'bring back the newest state of the directory; nothing may go on from an older one',
-      detail: { seen, newest },
-    });
+    const { path: directory } = this.#directory;
+    throw damaged('rollback', `${directory}: ${problem}`, { directory }, { detail: { seen, newest } });
   }
 }

@@ -2,6 +2,7 @@
 import { dirname } from 'node:path';
 import { errnoOf, XceError } from '../base/errors.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
+import { adviseOnStorage } from './damage.ts';
 
 /** The errno, or what the system says where Node has no name for it. */
 export const reasonOf = (error: unknown): string =>
@@ -13,9 +14,7 @@ export const storageFailure = (what: string, path: string, error: unknown): XceE
     ? error
     : new XceError('log-io', `cannot ${what} ${path}: ${reasonOf(error)}`, {
         at: path,
-        ...(errnoOf(error) === 'ETIMEDOUT'
-          ? { next: 'bring back the server of the storage; then try again' }
-          : {}),
+        next: adviseOnStorage(errnoOf(error), path),
         cause: error,
       });
 

@@ -11,9 +11,10 @@
  *
  * One record is held at most, and a portion is read at a time: memory does not grow with the log.
  */
-import { XceError } from '../base/errors.ts';
+import type { XceError } from '../base/errors.ts';
 import type { LogFile } from '../os/log-files.ts';
 import { type Base, readBase } from './base.ts';
+import { damaged, fileGone, noneComplete } from './damage.ts';
 import { isWithoutStart, readFrames } from './decoder.ts';
 import type { DumpPorts } from './dump.ts';
 import { type EntryCodec, EntryReader, type LogEntry } from './entries.ts';
@@ -106,9 +107,10 @@ class Follower<Event> {
   /** An emptied file always has a complete one above it. */
   #cut(): XceError {
     const path = this.#directory.pathOf(this.#base.epoch);
-    return new XceError('log-corrupt', `${path} was cut short, and no epoch is there above it`, {
-      at: path,
-      next: 'xce-sandbox lease verify',
+    const { path: directory } = this.#directory;
+    return damaged('void', `${path} was cut short, and no epoch is there above it`, {
+      directory,
+      what: path,
     });
   }
 
@@ -244,7 +246,7 @@ const openFresh = async (directory: EpochDirectory, epoch: number): Promise<LogF
   if (file === undefined) {
     // Says which it is when all of the log is gone, as it is when its storage is not mounted any more.
     await directory.newest();
-    throw new XceError('log-corrupt', `${path} is gone`, { at: path, next: 'bring back the file' });
+    throw fileGone(path);
   }
   try {
     await onStorage('fsync', path, () => file.sync());
@@ -290,7 +292,7 @@ const findEnd = (
       });
       if (found !== undefined) return found;
     }
-    throw new XceError('log-corrupt', `no epoch in ${directory.path} is complete`, { at: directory.path });
+    throw noneComplete(directory.path);
   });
 
 /**

@@ -72,6 +72,9 @@ export type LeaseLog<State, Event> = {
    */
   read(): Promise<LogView<State>>;
 
+  /** Whether this host has the token of an epoch, so that `commit` would not be fenced while it is the newest. */
+  owns(position: Pick<LogPosition, 'epoch' | 'token'>): Promise<boolean>;
+
   /**
    * The only way to change the state: under the locks of this host, replays what is new, lets `decide` choose
    * events, makes them durable as one record, looks for a successor, and only then resolves.

@@ -2,9 +2,10 @@
  * What this host has seen of the log, kept on its own disk. Storage can come back older than it was (a restored
  * snapshot, an export without sync, a wrong mount): the log alone cannot tell, the controllers together can.
  */
-import { assert, errnoOf, XceError } from '../base/errors.ts';
+import { assert, errnoOf, type XceError } from '../base/errors.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 import { crcOf } from './crc.ts';
+import { damaged } from './damage.ts';
 import { onStorage, overwriteAll, replaceHostFile, storageFailure } from './failure.ts';
 import type { LogIdentity, Mark } from './replay.ts';
 
@@ -89,11 +90,7 @@ export const findRollback = (seen: Seen, sight: LogSight): string | undefined =>
 };
 
 const unreadableMemory = (path: string, reason: string): XceError =>
-  new XceError('log-rollback', `${path} cannot be read: ${reason}`, {
-    at: path,
-    unchanged: 'nothing was written to the lease log',
-    next: 'it says what this host has seen of the log; remove it only if the log is known to be the newest',
-  });
+  damaged('memory', `${path} cannot be read: ${reason}`, { directory: path });
 
 /** The newer line of a memory, and which one it is. Throws 'log-rollback' when there is none of this log. */
 const readLines = async (

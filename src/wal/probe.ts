@@ -4,6 +4,7 @@ import { LIMITS } from '../base/limits.ts';
 import type { ClientQuorum } from '../os/client-quorum.ts';
 import type { LogFiles } from '../os/log-files.ts';
 import type { MountPlace } from '../os/mount-table.ts';
+import { adviseOnStorage, damaged } from './damage.ts';
 import { onStorage, reasonOf } from './failure.ts';
 import { findChange, type HostRecord, marksOf } from './host-record.ts';
 import type { SecondProcess } from './probe-action.ts';
@@ -138,14 +139,11 @@ export const createStorage = (ports: StoragePorts, kind: 'shared' | 'local'): Co
       if (errno !== 'ENOENT' && errno !== 'ENOTDIR') {
         throw new XceError('log-io', `cannot look at ${directory}: ${reasonOf(error)}`, {
           at: directory,
+          next: adviseOnStorage(errno, directory),
           cause: error,
         });
       }
-      throw new XceError('log-missing', `${directory} is not there: ${reasonOf(error)}`, {
-        at: directory,
-        next: 'mount the storage of the lease log, or correct [lease] directory',
-        cause: error,
-      });
+      throw damaged('directory', `${directory} is not a directory`, { directory }, { cause: error });
     }
   };
 

@@ -2,8 +2,10 @@
  * The bytes of the lease log: frames, and what the payload of each type holds. xce-sandbox-log(5) is the table
  * that this file follows; a change here is a new format version there.
  */
-import { XceError } from '../base/errors.ts';
+import { dirname } from 'node:path';
+import type { XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
+import { damaged } from './damage.ts';
 
 export const MAGIC = 0x5843454c; // 'XCEL'
 export const FORMAT_VERSION = 1;
@@ -73,23 +75,25 @@ export const FILE_START: FramePosition = { offset: 0, sequence: 0, chain: 0 };
 
 /** Corruption has one form everywhere: the file, the offset of the record, and what did not check. */
 export const corruptLog = (path: string, offset: number, reason: string, cause?: unknown): XceError =>
-  new XceError('log-corrupt', `${path} does not check at offset ${offset}: ${reason}`, {
-    at: `${path}:${offset}`,
-    unchanged: 'nothing was written',
-    next: 'do not edit the file; restore the log directory or ask for help with a copy of it',
-    detail: { path, offset, reason },
-    ...(cause === undefined ? {} : { cause }),
-  });
+  damaged(
+    'record',
+    `${path} does not check at offset ${offset}: ${reason}`,
+    { directory: dirname(path), what: path },
+    {
+      at: `${path}:${offset}`,
+      detail: { path, offset, reason },
+      ...(cause === undefined ? {} : { cause }),
+    },
+  );
 
 /** What a newer version wrote is not guessed at. `what` says which part of the record this program does not know. */
 export const newerLog = (path: string, offset: number, what: string, cause?: unknown): XceError =>
-  new XceError(
-    'log-version',
+  damaged(
+    'newer',
     `${path} has at offset ${offset} a record that this program is too old for: ${what}`,
+    { directory: dirname(path), what: path },
     {
       at: `${path}:${offset}`,
-      unchanged: 'nothing was written',
-      next: 'install the xce-sandbox version that the owner of the log runs',
       detail: { path, offset, reason: what },
       ...(cause === undefined ? {} : { cause }),
     },

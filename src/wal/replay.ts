@@ -7,7 +7,9 @@
  *
  * Any other record is corruption. Until `complete` the file is void: its checkpoint counts for nothing.
  */
-import { assert, XceError } from '../base/errors.ts';
+import { dirname } from 'node:path';
+import { assert } from '../base/errors.ts';
+import { damaged } from './damage.ts';
 import {
   type ByteSource,
   decodeCheckpoint,
@@ -36,10 +38,10 @@ export type Mark = { readonly sequence: number; readonly chain: number };
 /** Throws 'log-foreign' for the log of another cluster or instance, 'log-corrupt' for another epoch's file. */
 export const checkHeader = (header: LogHeader, identity: LogIdentity, epoch: number, path: string): void => {
   if (header.cluster !== identity.cluster || header.instance !== identity.instance) {
-    throw new XceError(
-      'log-foreign',
+    throw damaged(
+      'foreign',
       `${path} belongs to cluster ${JSON.stringify(header.cluster)}, instance ${JSON.stringify(header.instance)}`,
-      { at: path, unchanged: 'nothing was written', next: 'correct [lease] directory' },
+      { directory: dirname(path), what: path },
     );
   }
   if (header.epoch !== epoch) throw corruptLog(path, 0, `it is the log of epoch ${header.epoch}`);

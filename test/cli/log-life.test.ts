@@ -130,6 +130,18 @@ describe('lease repair', () => {
     );
   });
 
+  test('of a log that is whole says as well that this host may not write to it', async () => {
+    await host.shell('rm -r /run/xce-sandbox');
+    await check(host, {
+      args: 'lease repair',
+      stdout: /^outcome: the log is whole; this host does not own it, .*"lease takeover"\nepoch: {3}1\n/,
+    });
+    expect(JSON.parse(await host.must(['lease', 'repair', '--json']))).toMatchObject({
+      repaired: false,
+      owned: false,
+    });
+  });
+
   test('of a torn tail goes on in the next epoch, and keeps the broken file as it is', async () => {
     await host.must(allocate('2'));
     await forgetSeen();
@@ -172,31 +184,113 @@ describe('lease repair', () => {
     });
     expect(host.snapshot(LOG_DIRECTORY)).toEqual(before);
   });
+});
 
-  test('of bytes that do not check refuses, touches nothing, and says what can be done', async () => {
+describe('a damaged log is the same to every command, and none touches it:', () => {
+  type Refused = {
+    readonly code: string;
+    readonly status: number;
+    readonly says: RegExp;
+    readonly next: RegExp;
+  };
+
+  /** The first is `verify`, which says beyond the others which epochs are whole. */
+  const expectOfAll = async ({ code, status, says, next }: Refused): Promise<string> => {
+    const before = host.snapshot(LOG_DIRECTORY);
+    const commands = ['lease verify', 'lease repair', 'lease list', 'lease show --job 01', allocate('3')];
+    const ends = await Promise.all(
+      commands.map(async (args) => {
+        const words = wordsOf(args);
+        const { status, stdout, stderr } = await host.xce([...words, '--json']);
+        const { error } = JSON.parse(stdout) as { error: Record<string, unknown> };
+        return { words, stderr, said: { ...error, status, unchanged: '', detail: '' } };
+      }),
+    );
+    const [first] = ends;
+    for (const { words, said } of ends) expect({ words, said }).toEqual({ words, said: first?.said });
+    expect(first?.said).toMatchObject({ code, status, exitStatus: status });
+    expect(first?.stderr).toMatch(says);
+    expect(first?.stderr.split('\n').find((line) => line.startsWith('  next: '))).toMatch(next);
+    expect(host.snapshot(LOG_DIRECTORY)).toEqual(before);
+    return first?.stderr ?? '';
+  };
+
+  test('bytes that do not check', async () => {
     await host.must(['lease', 'compact']);
     alter(2, flipAt(-9));
-    const before = host.snapshot(LOG_DIRECTORY);
-    const { next } = await expectRefusal(host, {
-      args: 'lease repair',
+    const stderr = await expectOfAll({
       code: 'log-corrupt',
       status: 65,
       says: /leases\.wal\.2 does not check at offset [0-9]+/,
+      next: /cp -a .*bring back .*leases\.wal\.2 .*lease verify; .*RECOVERY/,
     });
-    expect(next).toMatch(/cp -a .*bring back .*leases\.wal\.2 .*lease verify \(epochs that check: 1\)/);
-    expect(host.snapshot(LOG_DIRECTORY)).toEqual(before);
+    expect(stderr).toMatch(/unchanged: nothing was written to the lease log; epochs that check: 1\n/);
   });
-});
 
-test('repair of a log that is older than this host has seen says that the newest is what is missing', async () => {
-  const older = Buffer.from(host.snapshot(LOG_DIRECTORY)['leases.wal.1'] ?? '', 'hex');
-  await host.must(['lease', 'compact']);
-  await host.must(allocate('2'));
-  await host.shell(`rm ${logPath(2)}`);
-  host.write(logPath(1), older, 0o600);
-  const { next } = await expectRefusal(host, { args: 'lease repair', code: 'log-rollback', status: 65 });
-  expect(next).toMatch(/bring back the newest state of \S+ from a snapshot .*\(epochs that check: 1\)/);
-  expect(next).not.toContain('leases.wal.1');
+  test('a file that is missing', async () => {
+    await host.must(['lease', 'compact']);
+    await host.must(['lease', 'compact']);
+    await host.shell(`rm ${logPath(2)}`);
+    await expectOfAll({
+      code: 'log-corrupt',
+      status: 65,
+      says: /has epoch 3, but not every one below it/,
+      next: /bring back the files that are missing .*RECOVERY/,
+    });
+  });
+
+  test('one that is older than this host has seen', async () => {
+    const older = Buffer.from(host.snapshot(LOG_DIRECTORY)['leases.wal.1'] ?? '', 'hex');
+    await host.must(['lease', 'compact']);
+    await host.must(allocate('2'));
+    await host.shell(`rm ${logPath(2)}`);
+    host.write(logPath(1), older, 0o600);
+    await expectOfAll({
+      code: 'log-rollback',
+      status: 65,
+      says: /its newest epoch is 1, and this host has seen 2/,
+      next: /bring back the newest state of \S+ from a snapshot .*RECOVERY/,
+    });
+  });
+
+  test('one of which this host cannot read what it has seen', async () => {
+    host.write('/var/lib/xce-sandbox/main/controller/seen.json', 'nothing', 0o600);
+    await expectOfAll({
+      code: 'log-rollback',
+      status: 65,
+      says: /seen\.json cannot be read/,
+      next: /remove it only if the log is known to be the newest/,
+    });
+  });
+
+  test('one whose newest epoch has lost its bytes', async () => {
+    alter(1, () => Buffer.alloc(0));
+    await forgetSeen();
+    await expectOfAll({
+      code: 'log-corrupt',
+      status: 65,
+      says: /leases\.wal\.1 is empty, and no epoch above it is complete/,
+      next: /bring back the newest epoch that was complete/,
+    });
+  });
+
+  test('a directory that is gone, and one that holds no log', async () => {
+    await host.shell(`mv ${LOG_DIRECTORY} /srv/away`);
+    const none = { code: 'log-missing', status: 66 };
+    await expectOfAll({ ...none, says: /is not a directory/, next: /mount the storage of the lease log/ });
+    await host.shell(`mkdir -m 0700 ${LOG_DIRECTORY}`);
+    await expectOfAll({ ...none, says: /holds no lease log/, next: /check that its storage is mounted/ });
+  });
+
+  test('a torn tail, which is no error to who reads', async () => {
+    await host.must(allocate('2'));
+    await forgetSeen();
+    alter(1, (bytes) => bytes.subarray(0, -3));
+    const tail =
+      /^xce-sandbox: torn tail: \d+ bytes from offset \d+ of \S+ do not count; "lease repair".*\n$/;
+    for (const args of ['lease list', 'lease show --job 01', 'lease verify'])
+      await check(host, { args, stdout: /./, stderr: tail });
+  });
 });
 
 describe('lease verify', () => {

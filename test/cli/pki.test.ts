@@ -100,7 +100,7 @@ describe('issue', () => {
     ['--role worker --node bad_-name- --out /root/x', /'bad_-name-' is not a node name/],
     ['--role worker --node n1 --out /root/x --days 0', /--days: '0' is not a number/],
     ['--role worker --node n1 --out /root/x --days 9999', /the authority ends at/],
-    ['--role worker --node n1', /Missing required flag out/],
+    ['--role worker --node n1', /--out is missing/],
   ])('refuses %s', async (flags, says) => {
     await expectRefusal(host, { args: `pki issue ${flags}`, code: 'usage', status: 64, says });
     expect(host.exists('/root/x')).toBe(false);

@@ -42,6 +42,10 @@ export class MemoryLog implements LeaseLog<LeaseState, LeaseEvent> {
     if (events.length > 0) this.records.push(events.map((event) => leaseMachine.encode(event)));
   }
 
+  async owns(): Promise<boolean> {
+    return true;
+  }
+
   async requireNone(): Promise<void> {
     throw new XceError('log-exists', 'a log in memory is always there');
   }

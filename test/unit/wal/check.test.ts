@@ -111,8 +111,22 @@ describe('checking a log', () => {
     const world = new World();
     world.disk.put(world.epochPath(1), Buffer.alloc(0));
     expect((await check(world)).problems).toMatchObject([
-      { code: 'log-corrupt', message: 'no epoch is complete' },
+      { code: 'log-corrupt', message: expect.stringMatching(/leases\.wal\.1 is empty, and no epoch above/) },
     ]);
+  });
+
+  test('finds that the bytes of the newest epoch are lost, although one below it is complete', async () => {
+    const world = await threeEpochs();
+    world.disk.put(world.epochPath(3), Buffer.alloc(0));
+    const { problems, newest } = await check(world);
+    const [problem] = problems;
+    expect(problem).toMatchObject({ code: 'log-corrupt', path: world.epochPath(3) });
+    expect(newest).toBeNull();
+    await expect(world.controller('a').log.read()).rejects.toMatchObject({
+      code: 'log-corrupt',
+      message: problem?.message,
+      facts: { next: problem?.next },
+    });
   });
 
   test('finds that it is older than what this host has seen, and leaves what it has seen as it is', async () => {

@@ -142,7 +142,7 @@ describe('a log that is not there', () => {
   test('of no bytes is nobody’s, and can be neither read nor written', async () => {
     const world = new World();
     world.disk.put(world.epochPath(1), Buffer.alloc(0));
-    expect(await codeOf(world.controller('a').grant('one'))).toBe('log-fenced');
+    expect(await codeOf(world.controller('a').grant('one'))).toBe('log-corrupt');
     expect(await codeOf(world.controller('a').log.read())).toBe('log-corrupt');
     expect(await codeOf(world.controller('a').log.takeover())).toBe('log-corrupt');
     expect(world.disk.pathsBelow('/log')).toEqual([world.epochPath(1)]);

@@ -97,7 +97,7 @@ describe('what a newer version has written', () => {
     const { code, message, facts } = await refusalOf(frames);
     expect({ code, at: facts.at }).toEqual({ code: 'log-version', at: `${PATH}:${offset}` });
     expect(message).toMatch(says);
-    expect(facts.unchanged).toBe('nothing was written');
+    expect(facts.unchanged).toBe('nothing was written to the lease log');
     expect(facts.next).toMatch(/install/);
   });
 });
