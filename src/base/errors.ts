@@ -20,20 +20,49 @@ export const EXIT = {
   config: 78,
 } as const;
 
-type Row = { readonly exit: number; readonly title: string };
+type Row = {
+  readonly exit: number;
+  readonly title: string;
+  /** What to do where the error itself does not know better. */
+  readonly next?: string;
+};
 
-const row = (exit: number, title: string): Row => ({ exit, title });
+const row = (exit: number, title: string, next?: string): Row =>
+  next === undefined ? { exit, title } : { exit, title, next };
+
+const MEND_CONFIG = 'mend what is named, then: xce-sandbox config show; man xce-sandbox.ini has every key';
+const ASK_NODES = 'mend what the nodes name, then launch again; xce-sandbox status shows each node';
 
 export const ERRORS = {
   // command line and configuration
-  usage: row(EXIT.usage, 'the command line is not valid'),
-  'node-list': row(EXIT.usage, 'the node list is not a valid hostlist expression'),
-  'node-unknown': row(EXIT.noHost, 'the node is not one of [nodes] hosts, or not one of the lease'),
+  usage: row(EXIT.usage, 'the command line is not valid', 'xce-sandbox help'),
+  'node-list': row(
+    EXIT.usage,
+    'the node list is not a valid hostlist expression',
+    "write it as in 'n[1-3,7],m1': xce-sandbox(1), Lists of nodes",
+  ),
+  'node-unknown': row(
+    EXIT.noHost,
+    'the node is not one of [nodes] hosts, or not one of the lease',
+    'xce-sandbox config show (the nodes of the cluster), or lease show (those of a lease)',
+  ),
   'config-missing': row(EXIT.config, 'the configuration file cannot be read'),
-  'config-syntax': row(EXIT.config, 'a line of the configuration would not be read as it is meant'),
-  'config-value': row(EXIT.config, 'a configuration value is missing or not valid'),
-  'config-unsafe': row(EXIT.config, 'others than root may write the configuration or read a secret'),
-  'pool-range': row(EXIT.config, 'the pool overlaps a range that belongs to something else'),
+  'config-syntax': row(
+    EXIT.config,
+    'a line of the configuration would not be read as it is meant',
+    MEND_CONFIG,
+  ),
+  'config-value': row(EXIT.config, 'a configuration value is missing or not valid', MEND_CONFIG),
+  'config-unsafe': row(
+    EXIT.config,
+    'others than root may write the configuration or read a secret',
+    'chown root: and chmod go-w what is named, and every directory above it',
+  ),
+  'pool-range': row(
+    EXIT.config,
+    'the pool overlaps a range that belongs to something else',
+    'choose another [pool] range',
+  ),
   'declared-ranges': row(
     EXIT.config,
     'a file in which this machine declares ids as taken cannot be read as one',
@@ -43,7 +72,11 @@ export const ERRORS = {
   // name service
   'name-service': row(EXIT.unavailable, 'the name service gave no answer that proves the uid unused'),
   'uid-taken': row(EXIT.noPermission, 'the uid or gid is known to the name service'),
-  submitter: row(EXIT.usage, 'the submitter is root, a system account, a pool uid or unknown'),
+  submitter: row(
+    EXIT.usage,
+    'the submitter is root, a system account, a pool uid or unknown',
+    'give the uid of a person, and behind a colon a gid if wanted',
+  ),
 
   // lease log
   'log-missing': row(EXIT.noInput, 'there is no lease log where the configuration says'),
@@ -66,12 +99,13 @@ export const ERRORS = {
   'lease-missing': row(EXIT.noInput, 'no such lease'),
   'lease-conflict': row(EXIT.noPermission, 'the job attempt has a lease with other terms'),
   'lease-ended': row(EXIT.noPermission, 'the job attempt has ended; it never gets a lease again'),
-  'lease-expired': row(EXIT.noPermission, 'the lease has expired'),
+  'lease-expired': row(EXIT.noPermission, 'the time of the lease is over'),
   'lease-state': row(EXIT.noPermission, 'the lease is not in a state that allows this'),
   'clock-skew': row(EXIT.unavailable, 'the clock of a host is too far off, or nothing says how far'),
   'worker-key': row(
     EXIT.noPermission,
     'the node answers with another worker key than the one that the lease was bound to',
+    'if the node was installed anew, nothing on it can certify for the lease: once it is known to be clean, lease reclaim',
   ),
   'node-withheld': row(
     EXIT.unavailable,
@@ -97,7 +131,11 @@ export const ERRORS = {
   'ticket-cluster': row(EXIT.noPermission, 'the ticket is for another cluster or instance'),
   'ticket-expired': row(EXIT.noPermission, 'the ticket has expired'),
   'ticket-nonce': row(EXIT.noPermission, 'the ticket does not answer a nonce of this worker and boot'),
-  'ticket-epoch': row(EXIT.noPermission, 'the ticket is of an older epoch than this worker has seen'),
+  'ticket-epoch': row(
+    EXIT.noPermission,
+    'the ticket is of an older epoch than this worker has seen',
+    'the node has seen a later epoch of the log: xce-sandbox lease verify',
+  ),
   'ticket-lease': row(
     EXIT.noPermission,
     'the ticket is of an older lease of the uid than this worker has seen',
@@ -108,7 +146,11 @@ export const ERRORS = {
   ),
 
   // transport
-  'worker-unreachable': row(EXIT.unavailable, 'the worker of the node cannot be reached'),
+  'worker-unreachable': row(
+    EXIT.unavailable,
+    'the worker of the node cannot be reached',
+    'on the node: systemctl status xce-sandbox-worker; xce-sandbox status shows each node',
+  ),
   'peer-unknown': row(EXIT.noPermission, 'the peer could not be identified'),
   'peer-role': row(EXIT.noPermission, 'the peer may not use this verb'),
   tls: row(EXIT.noPermission, 'the certificate of the peer does not verify'),
@@ -123,14 +165,22 @@ export const ERRORS = {
   // sandbox
   'sandbox-exists': row(EXIT.noPermission, 'a unit, record or directory of that name is in use and not ours'),
   'sandbox-missing': row(EXIT.noInput, 'the node has no such sandbox'),
-  'sandbox-lost': row(EXIT.unavailable, 'the sandbox ended while it was in use'),
-  'sandbox-refused': row(EXIT.unavailable, 'the node is not fit for the sandbox'),
+  'sandbox-lost': row(
+    EXIT.unavailable,
+    'the sandbox ended while it was in use',
+    'on the node: journalctl -u xce-sandbox-worker',
+  ),
+  'sandbox-refused': row(
+    EXIT.unavailable,
+    'the node is not fit for the sandbox',
+    'on the node: journalctl -u xce-sandbox-worker',
+  ),
   systemd: row(EXIT.os, 'systemd refused'),
   'node-dirty': row(EXIT.unavailable, 'something of the uid is left on the node'),
   certificate: row(EXIT.noPermission, 'the certificate of cleanliness does not fit the request'),
 
   // launch
-  'launch-refused': row(EXIT.unavailable, 'a node refused; nothing was started'),
+  'launch-refused': row(EXIT.unavailable, 'a node refused; nothing was started', ASK_NODES),
   'env-file': row(EXIT.data, 'a line of the environment file is not NAME=VALUE'),
   'work-directory': row(
     EXIT.noInput,
@@ -140,8 +190,16 @@ export const ERRORS = {
     EXIT.io,
     'a file for the output of a job cannot be made, or others may write where it would lie',
   ),
-  'launch-failed': row(EXIT.unavailable, 'the launch did not end as a launch that succeeded does'),
-  'mpi-agent': row(EXIT.protocol, 'the launcher asked for something the agent does not do'),
+  'launch-failed': row(
+    EXIT.unavailable,
+    'the launch did not end as a launch that succeeded does',
+    'look at the output of the job; xce-sandbox status shows each node',
+  ),
+  'mpi-agent': row(
+    EXIT.protocol,
+    'the launcher asked for something the agent does not do',
+    'xce-sandbox help launch',
+  ),
 
   // the machine
   os: row(EXIT.os, 'the operating system refused'),
@@ -179,6 +237,12 @@ export class XceError extends Error {
 
   get exitStatus(): number {
     return ERRORS[this.code].exit;
+  }
+
+  /** The next command: of this error, or what is done about the code in general. */
+  get next(): string | undefined {
+    const { next }: Row = ERRORS[this.code];
+    return this.facts.next ?? next;
   }
 }
 

@@ -22,13 +22,18 @@ export abstract class BaseCommand extends Command {
     const context = openContext({
       configFlag: flags.config,
       progress: chooseProgress(flags.json),
-      tell: (text) => writeTalk(`xce-sandbox: ${text}\n`),
+      tell: (text) => this.tell(text),
     });
     try {
       return await work(context);
     } finally {
       await context.close();
     }
+  }
+
+  /** One remark for the operator; never data. */
+  protected tell(text: string): void {
+    writeTalk(`xce-sandbox: ${text}\n`);
   }
 
   protected async show<T>(flags: { json: boolean }, result: T, render: (result: T) => string): Promise<void> {

@@ -117,7 +117,8 @@ export const formatTable = (header: readonly string[], rows: readonly (readonly 
 
 /** The whole of an error on stderr: what, where, what was left, what to do. */
 export const formatError = (error: XceError): string => {
-  const { at, unchanged, next } = error.facts;
+  const { next } = error;
+  const { at, unchanged } = error.facts;
   return [
     `${colours.alarm('xce-sandbox:')} ${error.message} [${error.code}]`,
     ...(at === undefined || error.message.includes(at) ? [] : [`  at: ${at}`]),
@@ -134,7 +135,7 @@ export const errorDocument = (error: XceError, exitStatus: number): Record<strin
     exitStatus,
     ...(error.facts.at === undefined ? {} : { at: error.facts.at }),
     ...(error.facts.unchanged === undefined ? {} : { unchanged: error.facts.unchanged }),
-    ...(error.facts.next === undefined ? {} : { next: error.facts.next }),
+    ...(error.next === undefined ? {} : { next: error.next }),
     ...(error.facts.detail === undefined ? {} : { detail: error.facts.detail }),
   },
 });

@@ -6,13 +6,19 @@ import { assert } from '../base/errors.ts';
 import type { Progress } from '../operations/progress.ts';
 import { writeTalk } from './print.ts';
 
-const plain = (write: (line: string) => void): Progress => ({
+export const plain = (write: (line: string) => void): Progress => ({
   phase: async (title, work) => {
     const started = process.hrtime.bigint();
     const seconds = (): string => (Number(process.hrtime.bigint() - started) / 1e9).toFixed(1);
+    /** What has not moved since is not told again. */
+    let last: string | undefined;
     write(`${title} ...`);
     try {
-      const result = await work((text) => write(`${title}: ${text}`));
+      const result = await work((text) => {
+        if (text === last) return;
+        last = text;
+        write(`${title}: ${text}`);
+      });
       write(`${title}: done in ${seconds()} s`);
       return result;
     } catch (error) {

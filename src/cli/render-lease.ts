@@ -18,7 +18,9 @@ import { formatTable } from './print.ts';
 
 const describeTime = (lease: LeaseView): string => {
   if (lease.status !== 'active') return '-';
-  return lease.remainingMs > 0 ? formatDuration(lease.remainingMs) : lease.expiry;
+  if (lease.remainingMs > 0) return formatDuration(lease.remainingMs);
+  // 'expired' is what `lease expire` makes of it.
+  return lease.expiry === 'expired' ? 'over' : lease.expiry;
 };
 
 const returning = (lease: LeaseView): readonly NodeName[] =>
@@ -30,7 +32,10 @@ const describeWait = (lease: LeaseView): string => {
     const gone = lease.nodes.flatMap(({ node, reclaim }) =>
       reclaim === null ? [] : [`; the return of ${node}, reclaimed by ${escapeText(reclaim.by)}`],
     );
-    return `${code}: ${escapeText(text)}${gone.join('')}`;
+    // Its text names the same nodes.
+    return code === 'reclaimed' && gone.length > 0
+      ? `${code}${gone.join('').replace(';', ':')}`
+      : `${code}: ${escapeText(text)}${gone.join('')}`;
   }
   if (lease.status === 'active') return '-';
   const uncertified = lease.nodes

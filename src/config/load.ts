@@ -53,7 +53,7 @@ const readFile = (path: string, ports: ConfigPorts): Buffer => {
     throw new XceError('config-missing', error.message, {
       at: path,
       unchanged: 'nothing was read or done',
-      next: 'man xce-sandbox.ini',
+      next: 'begin with share/xce-sandbox.ini.example of the package; man xce-sandbox.ini has every key',
       cause: error,
     });
   }

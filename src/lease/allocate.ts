@@ -136,7 +136,7 @@ const repeat = (lease: Lease, request: AllocateRequest, facts: RuleFacts): Lease
       detail: { lease: lease.number, differs: difference },
     });
   if (remainingMs(lease.term, facts.now) === 0)
-    return refuse('lease-expired', `${name} has expired`, { next });
+    return refuse('lease-expired', `the time of ${name} is over`, { next });
   return decide([], { kind: 'repeated', lease: viewLease(lease, facts.now) });
 };
 

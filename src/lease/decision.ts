@@ -1,3 +1,4 @@
+import { formatDuration } from '../base/duration.ts';
 import type { IdRange } from '../base/id-range.ts';
 import type { Epoch, NodeName } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
@@ -27,7 +28,11 @@ export const decide = <Result>(events: readonly LeaseEvent[], result: Result): L
 export const checkTtl = (ttlMs: number): Verdict<undefined> =>
   Number.isSafeInteger(ttlMs) && ttlMs >= LIMITS.ttlMsMin && ttlMs <= LIMITS.ttlMsMax
     ? accept(undefined)
-    : refuse('usage', `a lease lasts from ${LIMITS.ttlMsMin} to ${LIMITS.ttlMsMax} ms, not ${ttlMs}`);
+    : refuse(
+        'usage',
+        `a lease lasts from ${formatDuration(LIMITS.ttlMsMin)} to ${formatDuration(LIMITS.ttlMsMax)}, not ${formatDuration(ttlMs)}`,
+        { next: 'give a --ttl such as 90s, 10m, 2h or 7d' },
+      );
 
 /** Refused with 'node-withheld' while some lease waits for one of the nodes to certify after a reclaim. */
 export const checkNotWithheld = (state: LeaseState, nodes: Iterable<NodeName>): Verdict<undefined> => {

@@ -3,7 +3,9 @@
  * nothing is written. They run under the lock of the log and may run again; none keeps or changes the state.
  * Each is idempotent: what is already so gives no event.
  */
+
 import { createHmac } from 'node:crypto';
+import { formatDuration } from '../base/duration.ts';
 import { assert } from '../base/errors.ts';
 import type { Attempt, InstanceName, JobId, LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
@@ -72,7 +74,9 @@ const findIn = (state: JobState, ref: LeaseRef, statuses: readonly LeaseStatus[]
 };
 
 const expired = (lease: Lease): Refusal =>
-  refuse('lease-expired', `${nameLease(lease)} has expired`, { next: commandFor('lease release', lease) });
+  refuse('lease-expired', `the time of ${nameLease(lease)} is over`, {
+    next: commandFor('lease release', lease),
+  });
 
 /**
  * A new term from now on. Refused once the lease has certainly expired; where this host's clock cannot tell, the
@@ -111,6 +115,7 @@ const checkBinding = (lease: Lease, binding: NodeBinding): Verdict<undefined> =>
       `${name} answers with another worker key than ${nameLease(lease)} is bound to`,
       {
         at: name,
+        next: `if ${name} was installed anew it cannot certify for the lease; once it is known to be clean: ${commandFor('lease reclaim', lease)} --node ${name}`,
       },
     );
   return accept(undefined);
@@ -524,9 +529,13 @@ export const decideReclaim = (
   { node: name, by, reason }: ReclaimRequest,
 ): LeaseDecision<LeaseView> => {
   if (!isOneLine(by, LIMITS.operatorCharsMax))
-    return refuse('usage', `who reclaims is one line of 1 to ${LIMITS.operatorCharsMax} characters`);
+    return refuse('usage', `who reclaims is one line of 1 to ${LIMITS.operatorCharsMax} characters`, {
+      next: 'give --by WHO, or leave it out: then it is who logged in',
+    });
   if (!isOneLine(reason, LIMITS.reasonCharsMax))
-    return refuse('usage', `the reason is one line of 1 to ${LIMITS.reasonCharsMax} characters`);
+    return refuse('usage', `the reason is one line of 1 to ${LIMITS.reasonCharsMax} characters`, {
+      next: "give --reason TEXT, as in --reason 'plug pulled'",
+    });
   const found = findLease(state, ref);
   if (!found.ok) return found;
   const lease = found.value;
@@ -570,11 +579,11 @@ export const decideQuarantine = (
 const clockDoubt = ({ skewMs, skewBoundMs }: Now): string =>
   skewMs === undefined
     ? 'clock skew: it was not measured, so this host may not let a lease expire'
-    : `clock skew ${skewMs} ms is over the bound of ${skewBoundMs} ms, so this host may not let a lease expire`;
+    : `clock skew ${formatDuration(skewMs)} is over the bound of ${formatDuration(skewBoundMs)}, so this host may not let a lease expire`;
 
 const expire = (lease: Lease): Omit<Quarantine, 'wallMs'> => ({
   code: 'expired',
-  text: `its ${lease.term.ttlMs} ms are over`,
+  text: `its time of ${formatDuration(lease.term.ttlMs)} is over`,
   node: null,
 });
 

@@ -1,10 +1,13 @@
 import { posix } from 'node:path';
+import { formatDuration } from '../base/duration.ts';
 import { XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
 import type { Attempt, JobId } from '../base/ids.ts';
 import { isWithin } from '../base/paths.ts';
 import type { Settings } from '../config/settings.ts';
 import type { LeaseRoot, LeaseWorkspace, Submitter } from '../lease/event.ts';
+import type { Allocated } from '../lease/job-leases.ts';
+import { commandFor } from '../lease/reference.ts';
 import type { LeaseView } from '../lease/view.ts';
 import { parseNodeList } from '../nodes/hostlist.ts';
 import { requireNodes } from '../nodes/resolve.ts';
@@ -75,6 +78,15 @@ const findWorkspace = (settings: Settings, name: string | undefined): LeaseWorks
   return { storage: storage.name, path: storage.workspace };
 };
 
+/** A lease that is repeated is the one that was granted, whatever time is asked for now. */
+const tellKeptTime = (context: Context, { created, lease }: Allocated, { ttlMs }: AllocateInput): void => {
+  if (created || ttlMs === undefined || ttlMs === lease.ttlMs) return;
+  const renew = commandFor('lease renew', { job: lease.job, attempt: lease.attempt });
+  context.tell(
+    `lease ${lease.lease} keeps its time of ${formatDuration(lease.ttlMs)}; to change it: ${renew} --ttl ${formatDuration(ttlMs)}`,
+  );
+};
+
 /** Grants the job attempt its one lease, or repeats the one it has. */
 export const allocateLease = async (context: Context, input: AllocateInput): Promise<AllocateResult> => {
   const { settings } = context;
@@ -90,5 +102,6 @@ export const allocateLease = async (context: Context, input: AllocateInput): Pro
   };
   const { result, notices } = await context.leases.allocate(request);
   tellNotices(context, notices);
+  tellKeptTime(context, result, input);
   return { outcome: result.created ? 'granted' : 'repeated', ...result.lease };
 };

@@ -36,7 +36,13 @@ type Missing = {
   readonly code: Exclude<QuarantineCode, 'superseded' | 'expired'>;
   readonly text: string;
   readonly node: NodeName | null;
+  /** Where more is to be done about it than to mend what the text says. */
+  readonly cure?: string;
 };
+
+/** What is done first, when a worker has served a later epoch than the one that asks it. */
+const RAISE_EPOCH =
+  'the node has seen a later epoch than this controller writes in: xce-sandbox lease verify; if the log is the newest, xce-sandbox lease takeover on the controller that is to write, until its epoch is the higher one';
 
 /** Records why the uid stays away from everybody, and says so. */
 const block = async (
@@ -48,12 +54,13 @@ const block = async (
   const [first] = missing;
   if (first === undefined) throw new XceError('bug', 'a release is blocked by something');
   const text = missing.map((one) => one.text).join('; ');
+  const cures = [...new Set(missing.flatMap(({ cure }) => cure ?? []))];
   const { notices } = await context.leases.quarantine(ref, { code: first.code, text, node: first.node });
   tellNotices(context, notices);
   throw new XceError('release-blocked', `lease ${lease.lease}: ${text}`, {
     unchanged: `uid ${lease.uid} is kept in quarantine and will not be leased`,
-    next: `mend this, then: ${commandFor('lease release', { job: lease.job, attempt: lease.attempt })}`,
-    detail: { lease: lease.lease, uid: lease.uid, missing },
+    next: `${cures.length === 0 ? 'mend this' : cures.join('; ')}, then: ${commandFor('lease release', { job: lease.job, attempt: lease.attempt })}`,
+    detail: { lease: lease.lease, uid: lease.uid, missing: missing.map(({ cure: _, ...one }) => one) },
   });
 };
 
@@ -89,6 +96,7 @@ const asMissing = (error: XceError, node: NodeName): Missing => {
     code: isOwn ? code : UNREACHABLE.includes(code) ? 'node-unreachable' : 'node-dirty',
     text: escapeText(error.message),
     node,
+    ...(code === 'ticket-epoch' ? { cure: RAISE_EPOCH } : {}),
   };
 };
 

@@ -4,7 +4,7 @@ import { escapeText } from '../base/escape.ts';
 import { parseNodeName } from '../base/ids.ts';
 import { type Bundle, createAuthority, issue, validForDays } from '../pki/authority.ts';
 import type { CertificateRole } from '../pki/names.ts';
-import { type Revocation, revoke } from '../pki/revocation.ts';
+import { type Revocation, type RevokeSelection, revoke } from '../pki/revocation.ts';
 import { openConfig, requireRoot } from './open-config.ts';
 
 /** Creates the cluster's authority in the directory of [cluster] pki. */
@@ -36,22 +36,45 @@ export const issueIdentity = (
   });
 };
 
-/** Revokes one certificate by its serial number in hex, or all that were issued to a node. */
-export const revokeCertificates = (
-  configPath: string | undefined,
-  input: { readonly node: string | undefined; readonly serial: string | undefined },
-): Promise<Revocation> => {
-  requireRoot();
-  const { cluster } = openConfig(configPath).settings;
+const parseRevokeSelection = (input: {
+  readonly node: string | undefined;
+  readonly serial: string | undefined;
+}): RevokeSelection => {
   const { serial } = input;
   if (serial !== undefined) {
     const digits = serial.replaceAll(':', '');
-    if (!/^[0-9A-Fa-f]{1,40}$/.test(digits)) {
-      throw new XceError('usage', `'${escapeText(serial)}' is not a serial number in hex`);
-    }
-    return revoke(cluster.pki, { serial: digits });
+    if (/^[0-9A-Fa-f]{1,40}$/.test(digits)) return { serial: digits };
+    throw new XceError('usage', `--serial: '${escapeText(serial)}' is not a serial number in hex`, {
+      unchanged: 'no certificate was revoked',
+      next: 'openssl x509 -noout -serial -in host.crt',
+    });
   }
   const node = parseNodeName(input.node ?? '');
-  if (node === undefined) throw new XceError('usage', `'${escapeText(input.node ?? '')}' is not a node name`);
-  return revoke(cluster.pki, { node });
+  if (node !== undefined) return { node };
+  throw new XceError('usage', `--node: '${escapeText(input.node ?? '')}' is not a node name`, {
+    unchanged: 'no certificate was revoked',
+  });
+};
+
+/**
+ * Revokes one certificate by its serial number in hex, or all that were issued to a node, and tells what is left to do.
+ * A serial number that nobody knows here is revoked all the same: the record of what was issued may be lost.
+ */
+export const revokeCertificates = async (
+  configPath: string | undefined,
+  input: { readonly node: string | undefined; readonly serial: string | undefined },
+  tell: (text: string) => void,
+): Promise<Revocation> => {
+  requireRoot();
+  const { cluster } = openConfig(configPath).settings;
+  const result = await revoke(cluster.pki, parseRevokeSelection(input));
+  if (result.unknown !== null) {
+    tell(
+      `this authority has no record that it issued ${result.unknown}; compare with: openssl x509 -noout -serial -in host.crt`,
+    );
+  }
+  tell(
+    `no host knows this yet: copy ${escapeText(result.list)} to the same place on every host, then on each: systemctl reload xce-sandbox-worker`,
+  );
+  return result;
 };

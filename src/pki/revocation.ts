@@ -80,6 +80,16 @@ const listIssued = (directory: string): readonly IssuedCertificate[] => {
   });
 };
 
+/** The same by the names of the files alone, whatever stands in them. */
+const issuedSerials = (directory: string): readonly string[] => {
+  const issued = join(directory, ISSUED_DIRECTORY);
+  if (kindOf(issued) === 'none') return [];
+  return listNames(issued).flatMap((name) => {
+    const serial = ISSUED_NAME.exec(name)?.[1];
+    return serial === undefined ? [] : [normalSerial(serial)];
+  });
+};
+
 export type RevokeSelection = { readonly node: NodeName } | { readonly serial: string };
 
 export type Revocation = {
@@ -89,6 +99,8 @@ export type Revocation = {
   readonly revoked: readonly string[];
   /** How many certificates the list has now. */
   readonly total: number;
+  /** The serial number that was given, where no certificate of it is known to this authority. */
+  readonly unknown: string | null;
 };
 
 /**
@@ -121,6 +133,8 @@ const addToList = async (
       : listIssued(directory)
           .filter(({ node }) => node === selection.node)
           .map(({ serial }) => serial);
+  const issued = 'serial' in selection ? issuedSerials(directory) : wanted;
+  const unknown = wanted.find((serial) => !issued.includes(serial)) ?? null;
   if (wanted.length === 0 && 'node' in selection) {
     throw new XceError('usage', `no certificate was issued to ${escapeText(selection.node)}`, {
       unchanged: 'no certificate was revoked',
@@ -137,5 +151,5 @@ const addToList = async (
     const added = revoked.map((serial) => ({ serial, revokedMs }));
     replaceFile(path, await signRevocations(authority, [...before, ...added]), 0o644);
   }
-  return { list: path, revoked, total };
+  return { list: path, revoked, total, unknown };
 };

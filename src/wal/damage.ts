@@ -50,6 +50,12 @@ const DAMAGES = {
     code: 'log-missing',
     next: () => `mount the storage of the lease log, or correct [lease] directory; see ${PAGE}`,
   },
+  /** The same where a log is to be made, on a disk of this host alone. */
+  'local-directory': {
+    code: 'log-missing',
+    next: (directory) =>
+      `for the first log of this host: mkdir -p -m 0700 ${directory}; else correct [lease] directory`,
+  },
   /** There is nothing of a log in it. */
   none: {
     code: 'log-missing',

@@ -34,7 +34,10 @@ const openEpoch = async (directory: EpochDirectory, epoch: number): Promise<LogF
   const file = await directory.open(epoch, 'read');
   if (file !== undefined) return file;
   const path = directory.pathOf(epoch);
-  throw new XceError('log-missing', `there is no epoch ${epoch} in ${directory.path}`, { at: path });
+  throw new XceError('log-missing', `there is no epoch ${epoch} in ${directory.path}`, {
+    at: path,
+    next: 'xce-sandbox lease verify shows the epochs that are there',
+  });
 };
 
 const isComplete = async (directory: EpochDirectory, epoch: number): Promise<boolean> => {

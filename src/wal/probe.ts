@@ -143,7 +143,12 @@ export const createStorage = (ports: StoragePorts, kind: 'shared' | 'local'): Co
           cause: error,
         });
       }
-      throw damaged('directory', `${directory} is not a directory`, { directory }, { cause: error });
+      throw damaged(
+        kind === 'local' ? 'local-directory' : 'directory',
+        `${directory} is not a directory`,
+        { directory },
+        { cause: error },
+      );
     }
   };
 

@@ -247,7 +247,7 @@ describe('a file that others could have written is refused', () => {
     const missing = { args: 'config show --config /etc/none.ini', code: 'config-missing', status: 78 };
     await expectRefusal(host, {
       ...missing,
-      says: /\/etc\/none\.ini: ENOENT .*\n.*\n {2}next: man xce-sandbox\.ini/,
+      says: /\/etc\/none\.ini: ENOENT .*\n.*\n {2}next: begin with share\/xce-sandbox\.ini\.example .*man xce-sandbox\.ini/,
     });
     await expectRefusal(host, { ...missing, args: 'config show --config /etc', says: /not a regular file/ });
   });

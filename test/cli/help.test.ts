@@ -78,7 +78,7 @@ describe('a command line that is not valid', () => {
     ],
     ['lease list --status activ', /--status: 'activ' is none of .*; did you mean 'active'\? \[/],
     ['lease list --status', /--status needs one of active, draining, normalising, quarantined \[/],
-    ['lease list --json extra', /'lease list' takes no argument 'extra' \[/],
+    ['lease list --config /none extra', /'lease list' takes no argument 'extra' \[/],
     ['lease allocate', /--job is missing; --nodes is missing; --submitter is missing \[/],
     ['lease show', /which lease is meant\?.*\n {2}next: give --job ID or --lease N\n/],
     ['lease show --job 1 --lease 2', /: --lease and --job cannot both be given \[/],

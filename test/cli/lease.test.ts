@@ -49,6 +49,17 @@ describe('allocate', () => {
     });
   });
 
+  test('says of a lease that it repeats that it keeps its own time', async () => {
+    const again = `lease allocate --job 42 ${TERMS} --ttl`;
+    await check(host, {
+      args: `${again} 2h`,
+      stdout: /^outcome: {3}repeated\n/,
+      stderr:
+        'xce-sandbox: lease 1 keeps its time of 10m; to change it: xce-sandbox lease renew --job 42 --attempt 0 --ttl 2h\n',
+    });
+    await check(host, { args: `${again} 10m`, stdout: /^outcome: {3}repeated\n/ });
+  });
+
   test('gives another job another uid of the pool', async () => {
     const { uid } = await allocate('43');
     expect(uid).not.toBe(70_000);
@@ -139,8 +150,8 @@ describe('allocate', () => {
     [`${TERMS} --write /etc`, 'usage', 64, /\/etc is not below the path of any \[storage\]/],
     [`${TERMS} --write /srv/shared/../etc`, 'usage', 64, /is not below/],
     [`${TERMS} --workspace scratch`, 'usage', 64, /no \[storage scratch\] with a workspace/],
-    [`${TERMS} --ttl 1ms`, 'usage', 64, /not 1 /],
-    [`${TERMS} --ttl 400d`, 'usage', 64, /not 34560000000 /],
+    [`${TERMS} --ttl 1ms`, 'usage', 64, /a lease lasts from 1s to 366d, not 1ms /],
+    [`${TERMS} --ttl 400d`, 'usage', 64, /from 1s to 366d, not 400d /],
   ])('refuses %s', async (terms, code, status, says) => {
     await changesNothing(() =>
       expectRefusal(host, { args: `lease allocate --job bad ${terms}`, code, status, says }),

@@ -18,6 +18,15 @@ const USERS = ['lease list', 'lease show --job 1', 'lease verify', 'lease takeov
 const snapshotAll = () =>
   ['/srv', '/run/xce-sandbox', '/var/lib/xce-sandbox'].map((directory) => host.snapshot(directory));
 
+test('a directory for the first log is asked for with the command that makes it', async () => {
+  await host.shell(`rmdir ${LOG_DIRECTORY}`);
+  const { next } = await expectRefusal(host, { args: 'lease init', code: 'log-missing', status: 66 });
+  const [, command = ''] = /: (mkdir [^;]+);/.exec(next ?? '') ?? [];
+  expect(await host.shell(command)).toMatchObject({ status: 0 });
+  expect([host.mode(LOG_DIRECTORY), host.mode('/srv')]).toEqual(['0700', '0755']);
+  await host.must(['lease', 'init']);
+});
+
 describe('init', () => {
   test('makes the log, readable by root alone, and once', async () => {
     await check(host, { args: 'lease init', stdout: /^epoch: {3}1\nowner: {3}\S+\nrecords: 2\n$/ });

@@ -24,6 +24,7 @@ export default class PkiRevoke extends BaseCommand {
   async run(): Promise<void> {
     const { flags } = await this.parse(PkiRevoke);
     const { node, serial } = flags;
-    await this.show(flags, await revokeCertificates(flags.config, { node, serial }), renderRevocation);
+    const result = await revokeCertificates(flags.config, { node, serial }, (text) => this.tell(text));
+    await this.show(flags, result, renderRevocation);
   }
 }

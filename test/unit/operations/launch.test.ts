@@ -468,7 +468,7 @@ describe('a launch that is refused', () => {
   });
 
   test.each([
-    ['has expired', 'lease-expired', async () => void (await vi.advanceTimersByTimeAsync(60_000))],
+    ['is over', 'lease-expired', async () => void (await vi.advanceTimersByTimeAsync(60_000))],
     [
       'is being drained',
       'lease-state',

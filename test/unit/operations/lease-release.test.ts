@@ -54,6 +54,16 @@ describe('a release', () => {
     expect((await errorOf(releaseLease(context, selection))).code).toBe('lease-ended');
   });
 
+  test('of an epoch that a node has left behind says how the epoch is raised', async () => {
+    const { context, at } = await setUpClean();
+    at('n2').on('drain', () => {
+      throw new XceError('ticket-epoch', 'the request is of epoch 2, epoch 3 was seen');
+    });
+    const { message, facts } = await errorOf(releaseLease(context, selection));
+    expect(message).toBe('lease 1: n2: the request is of epoch 2, epoch 3 was seen');
+    expect(facts.next).toMatch(/lease verify.*lease takeover.*, then: xce-sandbox lease release --job 42/);
+  });
+
   test('with something left on one node keeps the uid, says what, and later asks only that node again', async () => {
     const { context, at, certify, status, asked, journal } = await setUpClean();
     at('n2').on('drain', () => {
