@@ -3,8 +3,8 @@
  * them, and a table of what was found. Exit status 0 only if every fact in the table held. --keep leaves the nodes up,
  * --down ends what an earlier --keep left.
  */
-import { parseArgs } from 'node:util';
 import { chooseProgress } from '../../src/cli/progress.ts';
+import { readArguments } from '../support/arguments.ts';
 import { Cluster } from '../support/cluster/cluster.ts';
 import { closeAll, listScopes, readFacts, settle, takeDown } from '../support/cluster/scope.ts';
 import { SUBMITTER } from '../support/site.ts';
@@ -64,6 +64,10 @@ On the controller keys and lease log are made, job 42 has ended. Another one:
   return failure === undefined && failed === 0 && facts.length > 0 ? 0 : 1;
 };
 
+const USAGE = `usage: npm run demo [-- --keep | --down]
+  --keep      leave the nodes up
+  --down      end what an earlier --keep left`;
+
 const INTERRUPTED = 130;
 let stopping = false;
 
@@ -76,7 +80,10 @@ const stop = (): void => {
 };
 
 const main = async (): Promise<number> => {
-  const { values } = parseArgs({ options: { keep: { type: 'boolean' }, down: { type: 'boolean' } } });
+  const { values } = readArguments(
+    { options: { keep: { type: 'boolean' }, down: { type: 'boolean' } }, usage: USAGE },
+    ([word]) => (word === undefined ? undefined : `no such argument: ${word}`),
+  );
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, stop);
   if (values.down === true) return await takeDownKept();
   try {

@@ -4,9 +4,9 @@
  */
 import { writeFileSync } from 'node:fs';
 import { cpus, loadavg, release, totalmem } from 'node:os';
-import { parseArgs } from 'node:util';
 import { formatTable, type Row } from '../bench/rows.ts';
 import { TOPICS } from '../bench/topics.ts';
+import { findUnknown, readArguments } from './arguments.ts';
 
 const say = (line: string): void => {
   process.stdout.write(`${line}\n`);
@@ -28,12 +28,11 @@ const describeMachine = (): Readonly<Record<string, unknown>> => ({
 });
 
 const main = async (): Promise<number> => {
-  const { values, positionals } = parseArgs({ options: { out: { type: 'string' } }, allowPositionals: true });
-  const topics = positionals.map((name) => [name, TOPICS[name]] as const);
-  if (topics.length === 0 || topics.some(([, topic]) => topic === undefined)) {
-    process.stderr.write(`${usage()}\n`);
-    return 64;
-  }
+  const { values, words } = readArguments(
+    { options: { out: { type: 'string' } }, usage: usage() },
+    (names) => (names.length === 0 ? 'no topic is named' : findUnknown('topic', names, Object.keys(TOPICS))),
+  );
+  const topics = words.map((name) => [name, TOPICS[name]] as const);
   const machine = describeMachine();
   say(
     Object.entries(machine)

@@ -6,11 +6,8 @@ import { build } from 'esbuild';
 
 const NATIVE = ['koffi', 'fs-native-extensions'];
 
-/** Bundles a program of the tests into a directory and returns the path to run. */
-export const bundleProgram = async (program: URL, directory: string): Promise<string> => {
-  const outfile = join(directory, 'program.mjs');
-  // Native packages find their binaries by their own place on disk, and are found from the bundle's.
-  symlinkSync(fileURLToPath(new URL('../../node_modules', import.meta.url)), join(directory, 'node_modules'));
+/** Bundles a program of the tests into one file; native packages are found from where that lies. */
+export const bundleFile = async (program: URL, outfile: string): Promise<void> => {
   await build({
     entryPoints: [fileURLToPath(program)],
     outfile,
@@ -25,5 +22,13 @@ export const bundleProgram = async (program: URL, directory: string): Promise<st
     },
     external: NATIVE,
   });
+};
+
+/** The same into a directory that has the native packages as well; returns the path to run. */
+export const bundleProgram = async (program: URL, directory: string): Promise<string> => {
+  const outfile = join(directory, 'program.mjs');
+  // Native packages find their binaries by their own place on disk, and are found from the bundle's.
+  symlinkSync(fileURLToPath(new URL('../../node_modules', import.meta.url)), join(directory, 'node_modules'));
+  await bundleFile(program, outfile);
   return outfile;
 };

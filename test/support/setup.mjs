@@ -73,7 +73,8 @@ const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
 if (major < NODE_MIN[0] || (major === NODE_MIN[0] && minor < NODE_MIN[1])) {
   refuse(`this is Node ${process.versions.node}; ${NODE_MIN.join('.')} or later is needed`);
 }
-if (program.root !== undefined && process.getuid?.() !== 0) {
+const isHelp = rest.includes('--help') || rest.includes('-h');
+if (program.root !== undefined && process.getuid?.() !== 0 && !isHelp) {
   refuse(`${name} ${program.root} and needs root: sudo npm run ${name}`);
 }
 if (!isInstalled()) {

@@ -8,6 +8,7 @@ import { spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { findUnknown, readArguments } from './arguments.ts';
 import { installHostPackages } from './cluster/host.ts';
 import { repositoryDirectory } from './cluster/product.ts';
 import { settle } from './cluster/scope.ts';
@@ -173,12 +174,12 @@ const printSummary = (outcomes: readonly Outcome[]): void => {
   }
 };
 
-const main = async (names: readonly string[]): Promise<number> => {
-  const unknown = names.filter((name) => !TIERS.some((tier) => tier.name === name));
-  if (unknown.length > 0) {
-    say(`no such tier: ${unknown.join(' ')}; there are ${TIERS.map((tier) => tier.name).join(' ')}`);
-    return 64;
-  }
+const main = async (): Promise<number> => {
+  const known = TIERS.map(({ name }) => name);
+  const { words: names } = readArguments(
+    { options: {}, usage: `usage: npm test [-- TIER...]\ntiers: ${known.join(' ')}` },
+    (words) => findUnknown('tier', words, known),
+  );
   const continuous = process.env['CI'] === 'true';
   const chosen = TIERS.filter((tier) => names.length === 0 || names.includes(tier.name));
   const outcomes: Outcome[] = [];
@@ -221,4 +222,4 @@ const main = async (names: readonly string[]): Promise<number> => {
   return failed > 0 ? 1 : sum('skipped') > 0 ? 2 : 0;
 };
 
-process.exitCode = await main(process.argv.slice(2));
+process.exitCode = await main();

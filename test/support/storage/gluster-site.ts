@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { build } from 'esbuild';
+import { bundleFile } from '../bundle.ts';
 import type { Node, Spawned } from '../cluster/node.ts';
 import { type GlusterLab, MOUNT, until } from './gluster.ts';
 
@@ -27,21 +27,7 @@ export const buildWriter = async (): Promise<{
   remove(): void;
 }> => {
   const directory = mkdtempSync(join(tmpdir(), 'lease-writer-'));
-  await build({
-    absWorkingDir: root,
-    entryPoints: [fileURLToPath(new URL('./lease-writer.ts', import.meta.url))],
-    outfile: join(directory, 'writer.mjs'),
-    bundle: true,
-    format: 'esm',
-    platform: 'node',
-    target: 'node20.19',
-    mainFields: ['module', 'main'],
-    external: ['koffi', 'fs-native-extensions'],
-    banner: {
-      js: "import { createRequire as writerRequire } from 'node:module'; const require = writerRequire(import.meta.url);",
-    },
-    logLevel: 'warning',
-  });
+  await bundleFile(new URL('./lease-writer.ts', import.meta.url), join(directory, 'writer.mjs'));
   return {
     binds: [
       [directory, WRITER_INSIDE],

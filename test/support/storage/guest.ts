@@ -10,8 +10,7 @@ import { chmodSync, closeSync, existsSync, mkdirSync, openSync, readFileSync, wr
 import { join } from 'node:path';
 import { Duplex, PassThrough, type Readable } from 'node:stream';
 import { finished } from 'node:stream/promises';
-import { fileURLToPath } from 'node:url';
-import { build } from 'esbuild';
+import { bundleFile } from '../bundle.ts';
 import { describeEnd, enterCgroups, type Finished, mustRun } from '../cluster/process.ts';
 import { clearCgroups, type Scope } from '../cluster/scope.ts';
 import { encodeFrame, type GuestReply, type GuestRequest, Lines } from './guest-protocol.ts';
@@ -38,24 +37,6 @@ node /guest/agent.mjs
 echo o >/proc/sysrq-trigger
 exec sleep infinity
 `;
-
-/** Bundles a program of the tests for the node of the guest. */
-export const bundleForGuest = async (root: string, source: URL, path: string): Promise<void> => {
-  await build({
-    entryPoints: [fileURLToPath(source)],
-    outfile: join(root, path),
-    bundle: true,
-    format: 'esm',
-    platform: 'node',
-    target: 'node20.19',
-    mainFields: ['module', 'main'],
-    external: ['koffi', 'fs-native-extensions'],
-    banner: {
-      js: "import { createRequire as xceCreateRequire } from 'node:module'; const require = xceCreateRequire(import.meta.url);",
-    },
-    logLevel: 'warning',
-  });
-};
 
 /** A path in the guest from which a bundled program finds the native packages of the installed product. */
 export const programPath = (name: string): string => `${PRODUCT}/${name}.mjs`;
@@ -140,7 +121,7 @@ export class Guest {
     await mustRun(['mount', '-t', 'tmpfs', '-o', 'mode=0700', 'tmpfs', memoryDirectory]);
     writeFileSync(join(root, 'guest/init'), INIT);
     chmodSync(join(root, 'guest/init'), 0o755);
-    await bundleForGuest(root, new URL('./guest-agent.ts', import.meta.url), 'guest/agent.mjs');
+    await bundleFile(new URL('./guest-agent.ts', import.meta.url), join(root, 'guest/agent.mjs'));
     const log = openSync(Guest.#consolePath(options), 'a');
     const [file, ...argv] = enterCgroups(scope.cgroups(name), [
       'chroot',

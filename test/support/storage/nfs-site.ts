@@ -9,9 +9,10 @@ import { leaseMachine } from '../../../src/lease/machine.ts';
 import { logFiles } from '../../../src/os/log-files.ts';
 import { checkLog, type LogProblem } from '../../../src/wal/check.ts';
 import type { StoragePort } from '../../../src/wal/storage.ts';
+import { bundleFile } from '../bundle.ts';
 import { mustRun } from '../cluster/process.ts';
 import { type Acknowledged, type CommandEnd, Writer } from './gluster-site.ts';
-import { bundleForGuest, programPath } from './guest.ts';
+import { programPath } from './guest.ts';
 import { HOSTS, type HostName, type NfsLab, type NfsVersion } from './nfs.ts';
 
 const WRITER = programPath('lease-writer');
@@ -71,8 +72,8 @@ const issueCertificates = async (root: string): Promise<void> => {
 export const furnishPlaces =
   (places: readonly Place[]) =>
   async (root: string): Promise<void> => {
-    await bundleForGuest(root, new URL('./lease-writer.ts', import.meta.url), WRITER.slice(1));
-    await bundleForGuest(root, new URL('./look-program.ts', import.meta.url), LOOK.slice(1));
+    await bundleFile(new URL('./lease-writer.ts', import.meta.url), join(root, WRITER));
+    await bundleFile(new URL('./look-program.ts', import.meta.url), join(root, LOOK));
     await issueCertificates(root);
     for (const host of HOSTS) {
       for (const place of places) {
