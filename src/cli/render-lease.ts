@@ -8,7 +8,7 @@ import { foldNodes } from '../nodes/hostlist.ts';
 import { sumCounts } from '../normalise/report.ts';
 import type { AllocateResult } from '../operations/lease-allocate.ts';
 import type { ExpireResult } from '../operations/lease-expire.ts';
-import type { LogVerification } from '../operations/lease-log.ts';
+import type { ClockReport, LogVerification } from '../operations/lease-log.ts';
 import type { StorageProbe } from '../operations/lease-probe.ts';
 import type { ReleaseResult } from '../operations/lease-release.ts';
 import type { RepairResult } from '../operations/lease-repair.ts';
@@ -174,6 +174,16 @@ export const renderProbe = ({ directory, type, source, probe }: StorageProbe): s
     ...probe.kept.map((promise): Field => ['kept', promise]),
   ]);
 
+const describeSkew = (skewMs: number): string => {
+  if (Math.abs(skewMs) < 1000) return 'in step with';
+  return `${formatDuration(Math.abs(skewMs))} ${skewMs < 0 ? 'behind' : 'ahead of'}`;
+};
+
+const describeNewest = ({ newestAgeMs, behindMs }: ClockReport): string =>
+  behindMs < 1000
+    ? `written ${formatDuration(newestAgeMs)} ago`
+    : `written by a clock that is ${formatDuration(behindMs)} ahead of this host's, or more`;
+
 export const renderVerification = (result: LogVerification): string =>
   renderFields([
     ...fieldsOfPosition(result),
@@ -183,4 +193,6 @@ export const renderVerification = (result: LogVerification): string =>
       `epoch ${epoch}`,
       `${status}, ${records} records, ${bytes} bytes`,
     ]),
+    ['skew', `storage is ${describeSkew(result.clocks.storageSkewMs)} the writer of the newest record`],
+    ['newest', describeNewest(result.clocks)],
   ]);

@@ -29,16 +29,19 @@ export const nowOf = (
   { clock, bootId }: Omit<RulePorts<never>, 'log'>,
   { lease }: RuleSettings,
   wallMs: number,
-  skewMs: number | undefined,
-): Now => ({ wallMs, monotonicMs: clock.monotonicMs(), bootId, skewBoundMs: lease.skewMs, skewMs });
+  clocks: Pick<Now, 'skewMs' | 'stepMs'>,
+): Now => ({ wallMs, monotonicMs: clock.monotonicMs(), bootId, skewBoundMs: lease.skewMs, ...clocks });
+
+/** Of a reader, who has measured nothing. */
+export const NOT_MEASURED = { skewMs: undefined, stepMs: undefined } as const;
 
 const factsOf = (
   ports: Omit<RulePorts<never>, 'log'>,
   settings: RuleSettings,
-  { epoch, wallMs, skewMs }: CommitContext,
+  { epoch, wallMs, skewMs, stepMs }: CommitContext,
 ): RuleFacts => ({
   epoch: epoch as Epoch,
-  now: nowOf(ports, settings, wallMs, skewMs),
+  now: nowOf(ports, settings, wallMs, { skewMs, stepMs }),
   pool: settings.pool,
   rememberMs: settings.lease.rememberDays * DAY_MS,
 });

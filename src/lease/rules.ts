@@ -576,10 +576,19 @@ export const decideQuarantine = (
     : quarantine(lease, facts, request);
 };
 
-const clockDoubt = ({ skewMs, skewBoundMs }: Now): string =>
-  skewMs === undefined
-    ? 'clock skew: it was not measured, so this host may not let a lease expire'
-    : `clock skew ${formatDuration(skewMs)} is over the bound of ${formatDuration(skewBoundMs)}, so this host may not let a lease expire`;
+/** What is done about a clock that proves nothing. */
+export const CLOCK_ADVICE =
+  'compare the clocks of this host and of the storage (xce-sandbox lease verify); once this one is right: xce-sandbox lease takeover';
+
+const clockDoubt = ({ skewMs, stepMs, skewBoundMs }: Now): string => {
+  if (skewMs === undefined || stepMs === undefined)
+    return 'clock skew: it was not measured, so this host may not let a lease expire';
+  const isSet = Math.abs(skewMs) <= skewBoundMs;
+  const what = isSet
+    ? `the clock of this host was set by ${formatDuration(stepMs)} since it owns the log: that`
+    : `clock skew ${formatDuration(skewMs)}`;
+  return `${what} is over the bound of ${formatDuration(skewBoundMs)}, so this host may not let a lease expire`;
+};
 
 const expire = (lease: Lease): Omit<Quarantine, 'wallMs'> => ({
   code: 'expired',
@@ -599,12 +608,12 @@ export const decideExpire = (
   const found = findIn(state, ref, ['active']);
   if (!found.ok) return found;
   const lease = found.value;
-  const { skewMs, skewBoundMs } = facts.now;
+  const { skewMs, stepMs, skewBoundMs } = facts.now;
   switch (judgeExpiry(lease.term, facts.now)) {
     case 'unsure':
       return refuse('clock-skew', clockDoubt(facts.now), {
-        next: 'compare the clocks of this host and of the storage',
-        detail: { skewMs: skewMs ?? null, skewBoundMs },
+        next: CLOCK_ADVICE,
+        detail: { skewMs: skewMs ?? null, stepMs: stepMs ?? null, skewBoundMs },
       });
     case 'live':
       return refuse('lease-state', `${nameLease(lease)} has not expired for certain`, {

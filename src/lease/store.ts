@@ -14,7 +14,7 @@ import type { LeaseEvent, MountFacts } from './event.ts';
 import { type Allocated, JobLeases, type JobLeasesPorts, renewTerm } from './job-leases.ts';
 import { findLease, type LeaseRef } from './reference.ts';
 import { unwrap } from './refusal.ts';
-import { commitRule, nowOf, type Rule } from './rule-commit.ts';
+import { commitRule, NOT_MEASURED, nowOf, type Rule } from './rule-commit.ts';
 import {
   type Certified,
   type Drain,
@@ -227,14 +227,14 @@ export class LeaseStore {
     const { state } = await this.#ports.log.read();
     return viewLease(
       unwrap(findLease(state, ref)),
-      nowOf(this.#ports, this.#settings, this.#ports.clock.wallMs(), undefined),
+      nowOf(this.#ports, this.#settings, this.#ports.clock.wallMs(), NOT_MEASURED),
     );
   }
 
   /** All leases in any of the statuses, by number, read without a lock: they may be behind. */
   async list(statuses?: readonly LeaseStatus[]): Promise<readonly LeaseView[]> {
     const { state } = await this.#ports.log.read();
-    const now = nowOf(this.#ports, this.#settings, this.#ports.clock.wallMs(), undefined);
+    const now = nowOf(this.#ports, this.#settings, this.#ports.clock.wallMs(), NOT_MEASURED);
     const wanted = [...state.leases.values()].filter(
       ({ status }) => statuses === undefined || statuses.includes(status),
     );

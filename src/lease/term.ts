@@ -29,6 +29,11 @@ export type Now = Instant & {
   readonly skewBoundMs: number;
   /** This host's clock against the storage's, of either sign; undefined when nothing was measured. */
   readonly skewMs: number | undefined;
+  /**
+   * How far this host's clock was set since it owns the log, of either sign; undefined when nothing was measured. The
+   * skew is that of the last record: a clock that was set since then shows only here.
+   */
+  readonly stepMs: number | undefined;
 };
 
 /** 'unsure': this host's clock cannot prove it, so nothing may be ended for it. */
@@ -45,8 +50,8 @@ export const remainingMs = (term: Term, now: Instant): number => {
 };
 
 /** Whether this host can prove that the bound holds between its clock and the others'. */
-export const isClockTrusted = (now: Now): boolean =>
-  now.skewMs !== undefined && Math.abs(now.skewMs) <= now.skewBoundMs;
+export const isClockTrusted = ({ skewMs, stepMs, skewBoundMs }: Now): boolean =>
+  [skewMs, stepMs].every((ms) => ms !== undefined && Math.abs(ms) <= skewBoundMs);
 
 /** Another host's term counts as expired only a whole skew bound after its end, and only by a trusted clock. */
 export const judgeExpiry = (term: Term, now: Now): Expiry => {

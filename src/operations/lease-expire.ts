@@ -1,7 +1,7 @@
 /** Ends the right to run of leases whose time is over. Their uids stay where they are: time never frees one. */
 import { countOf } from '../base/count.ts';
 import { XceError } from '../base/errors.ts';
-import type { Expiries } from '../lease/rules.ts';
+import { CLOCK_ADVICE, type Expiries } from '../lease/rules.ts';
 import type { Context } from './context.ts';
 import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';
 import { tellNotices } from './notices.ts';
@@ -33,7 +33,7 @@ export const requireSure = ({ outcomes, doubt }: ExpireResult): void => {
   const unsure = outcomes.filter(({ outcome }) => outcome === 'unsure');
   throw new XceError('clock-skew', `${countOf(unsure.length, 'lease')}: ${doubt}`, {
     unchanged: 'leases of which this host cannot tell',
-    next: 'compare the clocks of this host and of the storage',
+    next: CLOCK_ADVICE,
     detail: { outcomes },
   });
 };

@@ -1,6 +1,7 @@
 /** The lease log itself: making it, taking it over, checking it. */
+import { formatDuration } from '../base/duration.ts';
 import { assert, XceError } from '../base/errors.ts';
-import type { EpochReport, LogProblem, LogReport } from '../wal/check.ts';
+import type { EpochReport, LogProblem, LogReport, RecordTimes } from '../wal/check.ts';
 import { describeTornTail } from '../wal/damage.ts';
 import type { LogPosition } from '../wal/log.ts';
 import type { Context } from './context.ts';
@@ -39,6 +40,31 @@ export type LogVerification = LogPosition & {
   readonly leases: number;
   /** Every epoch that is there, newest first. */
   readonly epochs: readonly EpochReport[];
+  readonly clocks: ClockReport;
+};
+
+/** What the newest record shows of three clocks: of its writer, of the storage and of this host. */
+export type ClockReport = {
+  /** The storage's clock minus the writer's when it was written, milliseconds. */
+  readonly storageSkewMs: number;
+  /** How long ago this host's clock says it was; 0 where it says that the record is yet to come. */
+  readonly newestAgeMs: number;
+  /** By how much at least this host's clock is behind the writer's. */
+  readonly behindMs: number;
+};
+
+const reportClocks = ({ recordMs, storageMs }: RecordTimes, nowMs: number): ClockReport => ({
+  storageSkewMs: storageMs - recordMs,
+  newestAgeMs: Math.max(0, nowMs - recordMs),
+  behindMs: Math.max(0, recordMs - nowMs),
+});
+
+const tellSkew = (context: Context, { storageSkewMs, behindMs }: ClockReport): void => {
+  const { skewMs } = context.settings.lease;
+  if (Math.max(Math.abs(storageSkewMs), behindMs) <= skewMs) return;
+  context.tell(
+    `the clocks are further apart than [lease] skew allows (${formatDuration(skewMs)}): set them right; until then no host lets a lease of another one expire`,
+  );
 };
 
 /** What is left whole, for whoever puts the log together again. */
@@ -80,6 +106,8 @@ export const verifyLeaseLog = async (context: Context): Promise<LogVerification>
   const { epochs, newest } = report;
   tellTornTail(context, epochs);
   assert(newest !== null, 'a log without problems has a newest complete epoch');
-  const { state, ...position } = newest;
-  return { ...position, leases: state.leases.size, epochs };
+  const { state, recordMs, storageMs, ...position } = newest;
+  const clocks = reportClocks({ recordMs, storageMs }, context.clock.wallMs());
+  tellSkew(context, clocks);
+  return { ...position, leases: state.leases.size, epochs, clocks };
 };

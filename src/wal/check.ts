@@ -37,12 +37,20 @@ export type LogProblem = {
   readonly next: string;
 };
 
+/** When the newest record was written, milliseconds since the Unix epoch. */
+export type RecordTimes = {
+  /** By the clock of who wrote it. */
+  readonly recordMs: number;
+  /** By the clock of the storage. */
+  readonly storageMs: number;
+};
+
 export type LogReport<State> = {
   /** Newest first. */
   readonly epochs: readonly EpochReport[];
   readonly problems: readonly LogProblem[];
   /** The log as it counts: the newest complete epoch, replayed; null when it does not check, or there is none. */
-  readonly newest: (LogPosition & { readonly state: State; readonly tornBytes: number }) | null;
+  readonly newest: (LogPosition & { readonly state: State; readonly tornBytes: number } & RecordTimes) | null;
 };
 
 const CODES: readonly string[] = ['log-corrupt', 'log-version', 'log-foreign', 'log-rollback'];
@@ -147,7 +155,17 @@ export const checkLog = async <State, Event>(
       });
       if (isComplete && header !== undefined && newest === null && problems.length === 0) {
         const { token, host } = header;
-        newest = { epoch, token, host, sequence: replay.last.sequence, state: replay.state, tornBytes };
+        const { writtenMs } = await onStorage('look at', path, () => file.facts());
+        newest = {
+          epoch,
+          token,
+          host,
+          sequence: replay.last.sequence,
+          state: replay.state,
+          tornBytes,
+          recordMs: replay.wallMs,
+          storageMs: Math.round(writtenMs),
+        };
         await reader.checkSeen(highest, replay, seen);
       }
       const marks = wanted.get(epoch) ?? [];

@@ -19,6 +19,7 @@ import { HostMemory, type Seen } from './memory.ts';
 import { EVENTS_HEADER_BYTES, type LogHeader, PAYLOAD_BYTES_MAX, TYPE } from './record.ts';
 import { type Mark, type Replay, readHeader } from './replay.ts';
 import type { StoragePort } from './storage.ts';
+import { type Clocks, stepBetween } from './token.ts';
 
 export type EpochLogPorts = {
   readonly files: LogFiles;
@@ -75,6 +76,8 @@ type Held<State, Event> = {
   readonly token: HeldToken;
   readonly log: OpenLog<State, Event>;
   readonly untilMs: number;
+  /** Those of the moment from which on this host owns the log. */
+  readonly clocks: Clocks;
 };
 
 /** A commit that waits for its turn. */
@@ -177,7 +180,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   }
 
   owns({ epoch, token }: Pick<LogPosition, 'epoch' | 'token'>): Promise<boolean> {
-    return this.#inTurn(async () => (await this.#tokens.read(epoch)) === token);
+    return this.#inTurn(async () => (await this.#tokens.read(epoch))?.token === token);
   }
 
   commit<Result>(
@@ -207,7 +210,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     if (open === undefined || !open.isChecked) return undefined;
     const { header, replay, skewMs } = open;
     const wallMs = this.#ports.clock.wallMs();
-    return decide(replay.state, { ...positionOf(header, replay.last), wallMs, skewMs });
+    return decide(replay.state, { ...positionOf(header, replay.last), wallMs, skewMs, stepMs: undefined });
   }
 
   takeover(): Promise<LogPosition & { readonly notices: readonly LogNotice[] }> {
@@ -219,7 +222,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       const notices: LogNotice[] = [];
       const held = await this.#enter(notices);
       try {
-        return { ...(await this.#takeForCaller(held.log.epoch + 1, notices)), notices };
+        return { ...(await this.#takeForCaller(held.log.epoch + 1, notices, 'itself')), notices };
       } finally {
         await this.#tokens.release(held.token);
       }
@@ -377,7 +380,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   async #ownHeader(epoch: number): Promise<LogHeader | undefined> {
     const header = await this.#directory.headerOf(epoch);
     const token = await this.#tokens.read(epoch);
-    if (header !== undefined && token === header.token) return header;
+    if (header !== undefined && token?.token === header.token) return header;
     // File and token of an epoch that was replaced meanwhile may be gone already.
     if (await this.#isOver(epoch)) return undefined;
     throw await this.#refusal(epoch, header);
@@ -429,7 +432,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
         log.isChecked = true;
       }
       if (log.replay.complete !== undefined && log.replay.tornBytes === 0) {
-        return { token, log, untilMs };
+        return { token, log, untilMs, clocks: proof.clocks };
       }
       reason = 'the log ended in an incomplete record';
     }
@@ -440,7 +443,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       const log = await this.#lockLog(epoch + 1, this.#deadlineMs());
       const untilMs = this.#ports.clock.monotonicMs() + this.#options.holdTimeoutMs;
       await this.#catchUp(log);
-      return { token: taken.token, log, untilMs };
+      return { token: taken.token, log, untilMs, clocks: proof.clocks };
     } catch (error) {
       await this.#tokens.release(taken.token);
       throw error;
@@ -513,6 +516,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       ...positionOf(held.log.header, replay.last),
       wallMs: this.#ports.clock.wallMs(),
       skewMs: held.log.skewMs,
+      stepMs: stepBetween(held.clocks, this.#tokens.clocksNow()),
     };
     const events: Uint8Array[] = [];
     const settled: { waiting: Waiting<State, Event>; refusal: { error: unknown } | undefined }[] = [];
@@ -701,7 +705,10 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     const notices: LogNotice[] = [];
     const before = await this.#waitForOwn(await this.#directory.newest());
     try {
-      return { ...(await this.#takeForCaller((await this.#directory.newest()) + 1, notices)), notices };
+      return {
+        ...(await this.#takeForCaller((await this.#directory.newest()) + 1, notices, 'operator')),
+        notices,
+      };
     } finally {
       if (before !== undefined) await this.#tokens.release(before);
     }
@@ -721,14 +728,18 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   }
 
   /** Takes an epoch. Undefined when another was faster; else its token is held. */
-  async #take(epoch: number, notices: LogNotice[]): Promise<Taken | undefined> {
+  async #take(
+    epoch: number,
+    notices: LogNotice[],
+    by: 'itself' | 'operator' = 'itself',
+  ): Promise<Taken | undefined> {
     // One descriptor of a log per process: the one of the epoch below goes first.
     await this.#drop();
-    return await this.#taker.take(epoch, notices);
+    return await this.#taker.take(epoch, by, notices);
   }
 
-  async #takeForCaller(epoch: number, notices: LogNotice[]): Promise<LogPosition> {
-    const taken = await this.#take(epoch, notices);
+  async #takeForCaller(epoch: number, notices: LogNotice[], by: 'itself' | 'operator'): Promise<LogPosition> {
+    const taken = await this.#take(epoch, notices, by);
     if (taken === undefined) {
       const newest = await this.#directory.newest();
       throw this.#fenced(newest, await this.#directory.headerOf(newest));
@@ -778,7 +789,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     }
     const newestHeader = newest === replay.epoch ? header : await this.#directory.headerOf(newest);
     const token = await this.#tokens.read(newest);
-    const owned = newestHeader !== undefined && token === newestHeader.token;
+    const owned = newestHeader !== undefined && token?.token === newestHeader.token;
     if (tornBytes > 0)
       this.#tellTorn({ path: replay.path, offset: replay.position.offset, bytes: tornBytes });
     return { ...positionOf(header, replay.last), state, owned, tornBytes };

@@ -71,8 +71,11 @@ export class EpochTaker<State, Event> {
     this.#reader = new EpochReader(parts.directory, viewOf(machine), ports.wait);
   }
 
-  /** Undefined when another was faster with the epoch, or has taken the one after it. */
-  async take(epoch: number, notices: LogNotice[]): Promise<Taken | undefined> {
+  /**
+   * Undefined when another was faster with the epoch, or has taken the one after it. By itself a host that owns the
+   * log stays bound to the clocks it took it with; a takeover is an operator's word that they are right now.
+   */
+  async take(epoch: number, by: 'itself' | 'operator', notices: LogNotice[]): Promise<Taken | undefined> {
     if (epoch > LIMITS.logEpochsMax) {
       throw new XceError('log-full', `${this.#directory.path} holds ${epoch - 1} epochs`, {
         at: this.#directory.path,
@@ -94,7 +97,8 @@ export class EpochTaker<State, Event> {
       // The token file of an epoch that is there is somebody's proof.
       if ((await this.#directory.newest()) !== epoch - 1) return undefined;
       const header = this.#newHeader(epoch, storage);
-      await this.#tokens.write(held, header.token, true);
+      const own = by === 'itself' ? await this.#tokens.read(epoch - 1) : undefined;
+      await this.#tokens.write(held, { token: header.token, isBusy: true, clocks: own?.clocks });
       const first = encodeFrame(TYPE.header, encodeHeader(header), FILE_START);
       await this.#link(header, [first]);
       taken = await this.#unlessOver(epoch, async () => {
@@ -135,7 +139,7 @@ export class EpochTaker<State, Event> {
     // A token before the log would be a sign of a log, and keep an interrupted creation from being repeated.
     const held = await this.#tokens.lock(epoch, this.#deadlineMs());
     try {
-      await this.#tokens.write(held, token, false);
+      await this.#tokens.write(held, { token, isBusy: false });
     } finally {
       await this.#tokens.release(held);
     }

@@ -5,7 +5,7 @@ import type { Clock } from '../os/clock.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 import { lockFailure, reasonOf, unlinkIfThere } from './failure.ts';
 import { parseTokenName, tokenPath } from './names.ts';
-import { readToken, type Token, writeMark, writeToken } from './token.ts';
+import { type Clocks, readToken, type Token, writeMark, writeToken } from './token.ts';
 
 /** A locked token file, until it is released. */
 export type HeldToken = {
@@ -56,6 +56,11 @@ export class HostTokens {
   constructor(ports: HostTokensPorts, runDirectory: string) {
     this.#ports = ports;
     this.path = runDirectory;
+  }
+
+  clocksNow(): Clocks {
+    const { clock } = this.#ports;
+    return { wallMs: clock.wallMs(), monotonicMs: clock.monotonicMs() };
   }
 
   #pathOf(epoch: number): string {
@@ -115,7 +120,7 @@ export class HostTokens {
   }
 
   /** The token of an epoch that counts in this boot, read without a lock. */
-  async read(epoch: number): Promise<string | undefined> {
+  async read(epoch: number): Promise<Token | undefined> {
     const path = this.#pathOf(epoch);
     return await this.#onFile(path, async () => {
       let file: LogFile;
@@ -127,7 +132,7 @@ export class HostTokens {
       }
       try {
         const token = await readToken(file);
-        return token?.bootId === this.#ports.bootId ? token.token : undefined;
+        return token?.bootId === this.#ports.bootId ? token : undefined;
       } finally {
         await file.close();
       }
@@ -188,10 +193,17 @@ export class HostTokens {
     return token?.bootId === this.#ports.bootId ? token : undefined;
   }
 
-  /** Writes a token of this boot. */
-  async write({ path, file }: HeldToken, token: string, isBusy: boolean): Promise<void> {
+  /** Writes a token of this boot; `clocks` are those of now unless the host has owned the log before. */
+  async write(
+    { path, file }: HeldToken,
+    {
+      token,
+      isBusy,
+      clocks = this.clocksNow(),
+    }: Pick<Token, 'token' | 'isBusy'> & { clocks?: Clocks | undefined },
+  ): Promise<void> {
     const { bootId } = this.#ports;
-    await this.#onFile(path, () => writeToken(file, { token, bootId, isBusy }));
+    await this.#onFile(path, () => writeToken(file, { token, bootId, isBusy, clocks }));
   }
 
   /** Writes that something has begun, or has ended, in the epoch. */

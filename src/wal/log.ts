@@ -44,6 +44,8 @@ export type CommitContext = LogPosition & {
   readonly wallMs: number;
   /** The storage's clock minus this host's, milliseconds, as the last record written shows it. */
   readonly skewMs: number;
+  /** How far this host's clock was set since it owns the log, milliseconds; undefined where that is not known. */
+  readonly stepMs: number | undefined;
 };
 
 /** No events: nothing is written, and the result is what a reader under the lock saw. */

@@ -11,24 +11,41 @@ export type Token = {
   readonly bootId: string;
   /** A take or commit has begun and not ended. */
   readonly isBusy: boolean;
+  /** Both clocks of the host at the moment from which on it owns the log. */
+  readonly clocks: Clocks;
 };
+
+/** The wall clock and the time since boot, read together, milliseconds. */
+export type Clocks = { readonly wallMs: number; readonly monotonicMs: number };
+
+/** How far the wall clock was set, of either sign, between two moments of one boot. */
+export const stepBetween = (before: Clocks, after: Clocks): number =>
+  after.wallMs - before.wallMs - (after.monotonicMs - before.monotonicMs);
 
 const BUSY = 'busy';
 const IDLE = 'idle';
+/** Of one length, so that a token that is written over another leaves nothing of it. */
+const MS_DIGITS = 15;
 
 /** The token in an open file; undefined when there is none that can be read. */
 export const readToken = async (file: LogFile): Promise<Token | undefined> => {
   // Local and smaller than a page: one read gives all of it.
   const bytes = Buffer.alloc(LIMITS.logNoteBytesMax);
   const length = await file.read(bytes, 0);
-  const match = /^([0-9a-f]{32})\n([!-~]{1,64})\n(idle|busy)\n/.exec(bytes.toString('latin1', 0, length));
-  const [, token, bootId, word] = match ?? [];
+  const match = /^([0-9a-f]{32})\n([!-~]{1,64})\n(idle|busy)\n([0-9]{1,16}) ([0-9]{1,16})\n/.exec(
+    bytes.toString('latin1', 0, length),
+  );
+  const [, token, bootId, word, wallMs, monotonicMs] = match ?? [];
   if (token === undefined || bootId === undefined) return undefined;
-  return { token, bootId, isBusy: word === BUSY };
+  const clocks = { wallMs: Number(wallMs), monotonicMs: Number(monotonicMs) };
+  return { token, bootId, isBusy: word === BUSY, clocks };
 };
 
-export const writeToken = async (file: LogFile, { token, bootId, isBusy }: Token): Promise<void> => {
-  const text = `${token}\n${bootId}\n${isBusy ? BUSY : IDLE}\n`;
+export const writeToken = async (file: LogFile, { token, bootId, isBusy, clocks }: Token): Promise<void> => {
+  const moment = [clocks.wallMs, clocks.monotonicMs].map((ms) =>
+    String(Math.floor(ms)).padStart(MS_DIGITS, '0'),
+  );
+  const text = `${token}\n${bootId}\n${isBusy ? BUSY : IDLE}\n${moment.join(' ')}\n`;
   await overwriteAll(file, Buffer.from(text, 'latin1'), 0);
 };
 

@@ -139,7 +139,7 @@ describe('a log', () => {
     await check(host, {
       args: 'lease verify',
       stdout:
-        /^epoch: {6}1\nowner: {6}\S+\nrecords: {4}3\ntorn bytes: 0\nleases: {5}1\nepoch 1: {4}complete, 4 records, [0-9]+ bytes\n$/,
+        /^epoch: {6}1\nowner: {6}\S+\nrecords: {4}3\ntorn bytes: 0\nleases: {5}1\nepoch 1: {4}complete, 4 records, [0-9]+ bytes\nskew: {7}storage is in step with the writer of the newest record\nnewest: {5}written \S+ ago\n$/,
     });
     expect(JSON.parse(await host.must(['lease', 'verify', '--json']))).toMatchObject({ epoch: 1, leases: 1 });
   });

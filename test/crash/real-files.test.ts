@@ -96,7 +96,7 @@ test('a FIFO in place of the log, or of a token, is refused at once', async () =
   await log.init();
   const token = join(root, 'run/a/controller/epoch-1.token');
   const saved = readFileSync(token);
-  expect(saved.toString()).toMatch(/^[0-9a-f]{32}\n[-0-9a-f]{36}\nidle\n$/);
+  expect(saved.toString()).toMatch(/^[0-9a-f]{32}\n[-0-9a-f]{36}\nidle\n\d{15} \d{15}\n$/);
   rmSync(token);
   execFileSync('/usr/bin/mkfifo', [token]);
   await expect(log.commit(() => ({ events: [], result: 0 }))).rejects.toMatchObject({ code: 'io' });

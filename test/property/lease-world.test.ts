@@ -120,6 +120,7 @@ class World {
         bootId: `${controller.name}-boot-${controller.boot}`,
         skewBoundMs: 5000,
         skewMs: -controller.jumpMs,
+        stepMs: 0,
       },
       pool: POOL,
       rememberMs: 100_000,

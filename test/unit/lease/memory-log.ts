@@ -19,6 +19,7 @@ export class MemoryLog implements LeaseLog<LeaseState, LeaseEvent> {
   epoch = 1;
   wallMs = T0;
   skewMs = 0;
+  stepMs = 0;
   /** Told with the next commit. */
   notices: LogNotice[] = [];
   /** Runs before each commit decides, as another controller would. */
@@ -70,8 +71,8 @@ export class MemoryLog implements LeaseLog<LeaseState, LeaseEvent> {
     this.commits += 1;
     if (this.failure !== undefined) throw this.failure;
     this.beforeCommit(this.commits);
-    const { wallMs, skewMs } = this;
-    const { events, result } = decide(this.#replay(), { ...this.#position(), wallMs, skewMs });
+    const { wallMs, skewMs, stepMs } = this;
+    const { events, result } = decide(this.#replay(), { ...this.#position(), wallMs, skewMs, stepMs });
     this.append(events);
     this.#replay();
     return { result, position: this.#position(), notices: this.notices.splice(0) };

@@ -50,6 +50,7 @@ export const at = (ms: number, other: Partial<Now> = {}): Now => ({
   bootId: BOOT,
   skewBoundMs: 5000,
   skewMs: 0,
+  stepMs: 0,
   ...other,
 });
 

@@ -33,6 +33,13 @@ describe('on another host or after a reboot', () => {
     expect(judgeExpiry(term, { ...elsewhere(3_600_000), skewMs })).toBe('unsure');
   });
 
+  test.each([5001, -5001, 3_600_000, undefined])(
+    'nor does one that was set by %s since the host owns the log, whatever its skew was then',
+    (stepMs) => {
+      expect(judgeExpiry(term, { ...elsewhere(3_600_000), stepMs })).toBe('unsure');
+    },
+  );
+
   test('a skew of exactly the bound is within it', () => {
     expect(judgeExpiry(term, elsewhere(65_000, -5000))).toBe('expired');
   });

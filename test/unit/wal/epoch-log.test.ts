@@ -260,6 +260,21 @@ describe('commit', () => {
     expect(skew.result).toBe(-646_000);
   });
 
+  test('says how far the clock of the host was set since it owns the log, until it is taken over', async () => {
+    const { world, owner } = await withGrants('one');
+    const stepNow = async (): Promise<number | undefined> =>
+      (await owner.log.commit((_, { stepMs }) => ({ events: [], result: stepMs }))).result;
+    const atOnce = (await stepNow()) ?? Number.NaN;
+    world.disk.nowMs += 3_600_000;
+    expect(Math.abs(((await stepNow()) ?? 0) - atOnce - 3_600_000)).toBeLessThan(60_000);
+    // what the owner does by itself says nothing of its clock
+    await owner.grant('two');
+    await owner.log.compact();
+    expect(await stepNow()).toBeGreaterThan(3_500_000);
+    await owner.log.takeover();
+    expect(Math.abs((await stepNow()) ?? Number.NaN)).toBeLessThan(60_000);
+  });
+
   test('by another host is refused with the name of the owner, and writes nothing', async () => {
     const { world } = await withGrants('one');
     const before = world.disk.bytesOf(world.epochPath(1));
