@@ -161,7 +161,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     const hostFiles = ports.hostFiles ?? ports.files;
     this.#tokens = new HostTokens({ ...ports, files: hostFiles }, options.runDirectory);
     const { identity } = this.#directory;
-    this.#memory = new HostMemory(hostFiles, options.memoryPath, identity, ports.processId);
+    this.#memory = new HostMemory({ ...ports, files: hostFiles }, options.memoryPath, identity);
     const parts = { directory: this.#directory, tokens: this.#tokens, memory: this.#memory };
     this.#reader = new EpochReader(parts.directory, this.#view, ports.wait);
     this.#taker = this.#view.withMachine((whole) => new EpochTaker(ports, options, whole, parts));
@@ -233,8 +233,9 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     return this.#inTurn(async () => {
       this.#isClosed = true;
       await this.#drop();
-      await this.#memory.close();
-      return this.#untold.splice(0);
+      const notices = this.#untold.splice(0);
+      await this.#noting(notices, () => this.#memory.close());
+      return notices;
     });
   }
 
@@ -752,8 +753,13 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
 
   /** For a record that counts already: that it could not be written down takes nothing from it. */
   async #remember({ header, replay }: OpenLog<State, Event>, notices: LogNotice[]): Promise<void> {
+    const seen = { epoch: header.epoch, token: header.token, ...replay.last };
+    await this.#noting(notices, () => this.#memory.remember(seen));
+  }
+
+  async #noting(notices: LogNotice[], step: () => Promise<void>): Promise<void> {
     try {
-      await this.#memory.remember({ epoch: header.epoch, token: header.token, ...replay.last });
+      await step();
     } catch (error) {
       notices.push({ kind: 'not-remembered', path: this.#memory.path, reason: reasonOf(error) });
     }

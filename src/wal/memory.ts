@@ -3,6 +3,7 @@
  * snapshot, an export without sync, a wrong mount): the log alone cannot tell, the controllers together can.
  */
 import { assert, errnoOf, type XceError } from '../base/errors.ts';
+import type { Clock } from '../os/clock.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 import { crcOf } from './crc.ts';
 import { damaged } from './damage.ts';
@@ -17,10 +18,13 @@ const isNewer = (a: Seen, b: Seen | undefined): boolean =>
 
 /**
  * The file has two lines of one length, each a whole memory, and the older one is written over: so that at any
- * moment one of them can be read, and that a commit costs one small write and fsync more, and not a new file.
+ * moment one of them can be read, and that a commit costs one small write more, and not a new file. A line is a sector,
+ * the least that a disk writes, and writes as a whole: both may be on their way to it.
  */
 const LINE_BYTES = 512;
 const LINES = 2;
+/** A process that commits again and again does not wait for two disks each time. */
+const SYNC_MS = 1000;
 
 const whole = (value: unknown): value is number => Number.isSafeInteger(value) && Number(value) >= 0;
 
@@ -133,19 +137,34 @@ export const readSeen = async (
   }
 };
 
-/** The memory of this host as the log uses it: loaded again and again, written only forwards. */
+export type HostMemoryPorts = {
+  readonly files: LogFiles;
+  readonly clock: Clock;
+  readonly processId: number;
+};
+
+/**
+ * The memory of this host as the log uses it: loaded again and again, written only forwards. What is written survives
+ * the process at once. It survives the host when it was fsynced: with the first record of a process or of an epoch, at
+ * most once a second after that, and when the memory is closed.
+ */
 export class HostMemory {
   readonly path: string;
   readonly #files: LogFiles;
+  readonly #clock: Clock;
   readonly #identity: LogIdentity;
   readonly #processId: number;
   #file: LogFile | undefined;
   #seen: Seen | undefined;
+  /** The epoch and the time of the last fsync of this process. */
+  #synced: { readonly epoch: number; readonly untilMs: number } | undefined;
+  #isSynced = true;
   /** The line to write next: not the one that holds `#seen`. */
   #nextLine = 0;
 
-  constructor(files: LogFiles, path: string, identity: LogIdentity, processId: number) {
+  constructor({ files, clock, processId }: HostMemoryPorts, path: string, identity: LogIdentity) {
     this.#files = files;
+    this.#clock = clock;
     this.path = path;
     this.#identity = identity;
     this.#processId = processId;
@@ -171,18 +190,41 @@ export class HostMemory {
     const file = await this.#open();
     if (file === undefined) {
       await this.#create(line);
+      this.#noteSynced(seen);
     } else {
       await overwriteAll(file, line, this.#nextLine * LINE_BYTES);
-      await file.sync();
+      this.#isSynced = false;
     }
     this.#seen = seen;
     this.#nextLine = 1 - this.#nextLine;
+    if (this.#isDue(seen)) await this.#sync();
   }
 
+  /** Throws the system's error when what was written may not survive the host. */
   async close(): Promise<void> {
-    const file = this.#file;
-    this.#file = undefined;
-    await file?.close();
+    try {
+      await this.#sync();
+    } finally {
+      const file = this.#file;
+      this.#file = undefined;
+      await file?.close();
+    }
+  }
+
+  #isDue({ epoch }: Seen): boolean {
+    const synced = this.#synced;
+    return synced === undefined || synced.epoch < epoch || synced.untilMs <= this.#clock.monotonicMs();
+  }
+
+  async #sync(): Promise<void> {
+    if (this.#isSynced || this.#file === undefined || this.#seen === undefined) return;
+    await this.#file.sync();
+    this.#noteSynced(this.#seen);
+  }
+
+  #noteSynced({ epoch }: Seen): void {
+    this.#isSynced = true;
+    this.#synced = { epoch, untilMs: this.#clock.monotonicMs() + SYNC_MS };
   }
 
   async #open(): Promise<LogFile | undefined> {

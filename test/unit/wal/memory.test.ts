@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest';
+import type { Clock } from '../../../src/os/clock.ts';
 import type { LogFiles } from '../../../src/os/log-files.ts';
 import { findRollback, HostMemory, type LogSight, type Seen } from '../../../src/wal/memory.ts';
 import { GO, type Plan, SimulatedDisk } from '../../crash/simulated-disk.ts';
@@ -59,8 +60,10 @@ describe('a log may be a later state of what was seen', () => {
 
 describe('the memory of a host', () => {
   const identity = { cluster: 'c', instance: 'main' };
+  let nowMs = 0;
+  const clock: Clock = { wallMs: () => nowMs, monotonicMs: () => nowMs };
   const memoryOn = (disk: SimulatedDisk, plan?: Plan): HostMemory =>
-    new HostMemory(disk.process(plan).files, '/var/seen.json', identity, 1);
+    new HostMemory({ files: disk.process(plan).files, clock, processId: 1 }, '/var/seen.json', identity);
   const at = (sequence: number): Seen => ({ ...seen, sequence });
 
   test('comes back in another process, and goes only forwards', async () => {
@@ -88,6 +91,44 @@ describe('the memory of a host', () => {
     }
   });
 
+  test('loses to a power failure what one process was told within a second, and nothing when that was closed', async () => {
+    const disk = new SimulatedDisk();
+    const afterPowerCut = async (): Promise<number | undefined> => {
+      disk.powerCut('/var', 'data lost');
+      return (await memoryOn(disk).load())?.sequence;
+    };
+    const memory = memoryOn(disk);
+    await memory.remember(at(1));
+    nowMs += 999;
+    await memory.remember(at(2));
+    expect(await afterPowerCut()).toBe(1);
+    nowMs += 1;
+    await memory.remember(at(3));
+    await memory.remember(at(4));
+    expect(await afterPowerCut()).toBe(3);
+    await memory.remember({ ...at(5), epoch: seen.epoch + 1 });
+    expect(await afterPowerCut()).toBe(5);
+    await memory.remember({ ...at(6), epoch: seen.epoch + 1 });
+    await memory.close();
+    expect(await afterPowerCut()).toBe(6);
+  });
+
+  test('whose fsync has failed is fsynced with the next record', async () => {
+    const disk = new SimulatedDisk();
+    await memoryOn(disk).remember(at(1));
+    let isFailing = true;
+    const failing: Plan = ({ call }) => {
+      return isFailing && call === 'sync' ? { kind: 'fail', errno: 'EIO' } : GO;
+    };
+    const memory = memoryOn(disk, failing);
+    await memory.load();
+    await expect(memory.remember(at(2))).rejects.toMatchObject({ code: 'EIO' });
+    isFailing = false;
+    await memory.remember(at(3));
+    disk.powerCut('/var', 'data lost');
+    expect(await memoryOn(disk).load()).toEqual(at(3));
+  });
+
   test('is not asked for for ever by a system that writes nothing', async () => {
     const { files } = new SimulatedDisk().process();
     const mute: LogFiles = {
@@ -98,10 +139,10 @@ describe('the memory of a host', () => {
         overwrite: async () => 0,
       }),
     };
-    const fresh = new HostMemory(mute, '/var/fresh.json', identity, 1);
+    const fresh = new HostMemory({ files: mute, clock, processId: 1 }, '/var/fresh.json', identity);
     await expect(fresh.remember(at(1))).rejects.toThrow('wrote nothing');
-    await new HostMemory(files, '/var/seen.json', identity, 1).remember(at(1));
-    const old = new HostMemory(mute, '/var/seen.json', identity, 1);
+    await new HostMemory({ files, clock, processId: 1 }, '/var/seen.json', identity).remember(at(1));
+    const old = new HostMemory({ files: mute, clock, processId: 1 }, '/var/seen.json', identity);
     await old.load();
     await expect(old.remember(at(2))).rejects.toThrow('wrote nothing');
   });
@@ -109,7 +150,9 @@ describe('the memory of a host', () => {
   test('of another log, or of no log, is refused', async () => {
     const disk = new SimulatedDisk();
     await memoryOn(disk).remember(at(1));
-    const other = new HostMemory(disk.process().files, '/var/seen.json', { ...identity, cluster: 'x' }, 1);
+    const { files } = disk.process();
+    const ofOther = { ...identity, cluster: 'x' };
+    const other = new HostMemory({ files, clock, processId: 1 }, '/var/seen.json', ofOther);
     await expect(other.load()).rejects.toMatchObject({ code: 'log-rollback' });
     disk.put('/var/seen.json', Buffer.from('{}'));
     await expect(memoryOn(disk).load()).rejects.toMatchObject({ code: 'log-rollback' });
