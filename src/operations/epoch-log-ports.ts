@@ -6,7 +6,7 @@ import type { LeaseEvent } from '../lease/event.ts';
 import { bootClock } from '../os/boot-clock.ts';
 import { clientQuorum } from '../os/client-quorum.ts';
 import { readBootId } from '../os/clock.ts';
-import { answerWithin, filesWithin } from '../os/log-deadline.ts';
+import { answerWithin, filesWithin, hostFilesWithin } from '../os/log-deadline.ts';
 import { hostFiles, type LogFiles, logFiles } from '../os/log-files.ts';
 import { placeOf } from '../os/mount-table.ts';
 import { randomBytes } from '../os/random.ts';
@@ -20,7 +20,9 @@ export type LogSettings = Pick<Settings, 'cluster' | 'lease' | 'worker'>;
 
 /** Files of the log, which may lie on this host's own disk. No call on them keeps a command for ever. */
 export const filesOf = ({ lease }: Pick<LogSettings, 'lease'>): LogFiles =>
-  filesWithin(lease.storageTimeoutMs, lease.storage === 'local' ? hostFiles : logFiles);
+  lease.storage === 'local'
+    ? hostFilesWithin(lease.storageTimeoutMs, hostFiles)
+    : filesWithin(lease.storageTimeoutMs, logFiles);
 
 /** The storage of the log as this host sees it. */
 export const storageWith = (

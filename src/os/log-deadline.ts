@@ -17,8 +17,11 @@ const stuck = new Set<Promise<void>>();
 
 export const hasStuckCalls = (): boolean => stuck.size > 0;
 
+const noAnswers = (name: string): TimedOut =>
+  new TimedOut(`no ${name} while an earlier call has not returned`);
+
 const requireAnswers = (name: string): void => {
-  if (hasStuckCalls()) throw new TimedOut(`no ${name} while an earlier call has not returned`);
+  if (hasStuckCalls()) throw noAnswers(name);
 };
 
 /**
@@ -58,56 +61,71 @@ const closeLater = async (file: LogFile): Promise<void> => {
   await file.close();
 };
 
-const fileWithin = (timeoutMs: number, file: LogFile): LogFile => {
-  const within = <T>(name: string, call: () => Promise<T>): Promise<T> => answerWithin(timeoutMs, name, call);
+/** How one call is made and waited for. */
+type Making = <T>(name: string, call: () => Promise<T>, late?: (value: T) => void) => Promise<T>;
+
+/** `fsync` waits for a disk, wherever the other calls are made. */
+type Makings = { readonly any: Making; readonly fsync: Making };
+
+const within =
+  (timeoutMs: number): Making =>
+  (name, call, late) =>
+    answerWithin(timeoutMs, name, call, late);
+
+/** For a call that has returned when it has been made. */
+const atOnce: Making = (name, call) => (hasStuckCalls() ? Promise.reject(noAnswers(name)) : call());
+
+const fileBy = ({ any, fsync }: Makings, file: LogFile): LogFile => ({
+  facts: () => any('fstat', () => file.facts()),
+  read: (into, position) => any('read', () => file.read(into, position)),
+  append: (bytes) => any('write', () => file.append(bytes)),
+  overwrite: (bytes, position) => any('write', () => file.overwrite(bytes, position)),
+  empty: () => any('ftruncate', () => file.empty()),
+  sync: () => fsync('fsync', () => file.sync()),
+  // Lock calls have no thread of their own: there is no deadline for one.
+  tryLock: () => {
+    requireAnswers('fcntl');
+    return file.tryLock();
+  },
+  unlock: () => {
+    requireAnswers('fcntl');
+    file.unlock();
+  },
+  close: async () => {
+    if (hasStuckCalls()) {
+      // Nobody waits for it: what had to be durable has failed already.
+      void closeLater(file);
+      return;
+    }
+    try {
+      await any('close', () => file.close());
+    } catch {
+      // It goes on; see LogFile.close.
+    }
+  },
+});
+
+const filesBy = (makings: Makings, files: LogFiles): LogFiles => {
+  const { any, fsync } = makings;
+  const late = (file: LogFile): void => void closeLater(file);
   return {
-    facts: () => within('fstat', () => file.facts()),
-    read: (into, position) => within('read', () => file.read(into, position)),
-    append: (bytes) => within('write', () => file.append(bytes)),
-    overwrite: (bytes, position) => within('write', () => file.overwrite(bytes, position)),
-    empty: () => within('ftruncate', () => file.empty()),
-    sync: () => within('fsync', () => file.sync()),
-    // Lock calls have no thread of their own: there is no deadline for one.
-    tryLock: () => {
-      requireAnswers('fcntl');
-      return file.tryLock();
-    },
-    unlock: () => {
-      requireAnswers('fcntl');
-      file.unlock();
-    },
-    close: async () => {
-      if (hasStuckCalls()) {
-        // Nobody waits for it: what had to be durable has failed already.
-        void closeLater(file);
-        return;
-      }
-      try {
-        await within('close', () => file.close());
-      } catch {
-        // It goes on; see LogFile.close.
-      }
-    },
+    open: async (path, purpose) => fileBy(makings, await any('open', () => files.open(path, purpose), late)),
+    identify: (path) => any('lstat', () => files.identify(path)),
+    changedAt: (directory) => any('stat', () => files.changedAt(directory)),
+    list: (directory) => any('readdir', () => files.list(directory)),
+    freeBytes: (path) => any('statfs', () => files.freeBytes(path)),
+    link: (existing, path) => any('link', () => files.link(existing, path)),
+    rename: (from, to) => any('rename', () => files.rename(from, to)),
+    unlink: (path) => any('unlink', () => files.unlink(path)),
+    syncDirectory: (path) => fsync('fsync', () => files.syncDirectory(path)),
+    makeDirectory: (path, mode) => any('mkdir', () => files.makeDirectory(path, mode)),
   };
 };
 
 /** The same files; each call on them rejects with ETIMEDOUT when it has not returned after so many milliseconds. */
-export const filesWithin = (timeoutMs: number, files: LogFiles): LogFiles => {
-  const within = <T>(name: string, call: () => Promise<T>): Promise<T> => answerWithin(timeoutMs, name, call);
-  return {
-    open: async (path, purpose) => {
-      const late = (file: LogFile): void => void closeLater(file);
-      const file = await answerWithin(timeoutMs, 'open', () => files.open(path, purpose), late);
-      return fileWithin(timeoutMs, file);
-    },
-    identify: (path) => within('lstat', () => files.identify(path)),
-    changedAt: (directory) => within('stat', () => files.changedAt(directory)),
-    list: (directory) => within('readdir', () => files.list(directory)),
-    freeBytes: (path) => within('statfs', () => files.freeBytes(path)),
-    link: (existing, path) => within('link', () => files.link(existing, path)),
-    rename: (from, to) => within('rename', () => files.rename(from, to)),
-    unlink: (path) => within('unlink', () => files.unlink(path)),
-    syncDirectory: (path) => within('fsync', () => files.syncDirectory(path)),
-    makeDirectory: (path, mode) => within('mkdir', () => files.makeDirectory(path, mode)),
-  };
-};
+export const filesWithin = (timeoutMs: number, files: LogFiles): LogFiles =>
+  filesBy({ any: within(timeoutMs), fsync: within(timeoutMs) }, files);
+
+/** `hostFiles` likewise: only fsync has a thread of its own, and so a deadline; the others are over when they return. */
+export const hostFilesWithin = (timeoutMs: number, files: LogFiles): LogFiles =>
+  filesBy({ any: atOnce, fsync: within(timeoutMs) }, files);

@@ -12,7 +12,11 @@ import { corruptLog, FILE_START, type LogHeader } from './record.ts';
 import { type LogIdentity, readHeader } from './replay.ts';
 import { type StorageFacts, type StoragePort, storageTypeOf } from './storage.ts';
 
-export type EpochDirectoryOptions = LogIdentity & { readonly directory: string };
+export type EpochDirectoryOptions = LogIdentity & {
+  readonly directory: string;
+  /** See EpochLogOptions. */
+  readonly isLocal?: boolean;
+};
 
 const countEpochs = (names: readonly string[]): { readonly newest: number; readonly count: number } => {
   let newest = 0;
@@ -29,15 +33,17 @@ const countEpochs = (names: readonly string[]): { readonly newest: number; reado
 export class EpochDirectory {
   readonly path: string;
   readonly identity: LogIdentity;
+  readonly #isLocal: boolean;
   readonly #files: LogFiles;
   readonly #storage: StoragePort;
   #facts: StorageFacts | undefined;
 
   constructor(
     files: LogFiles,
-    { directory, cluster, instance }: EpochDirectoryOptions,
+    { directory, cluster, instance, isLocal = false }: EpochDirectoryOptions,
     storage: StoragePort,
   ) {
+    this.#isLocal = isLocal;
     this.#files = files;
     this.path = directory;
     this.identity = { cluster, instance };
@@ -86,9 +92,18 @@ export class EpochDirectory {
     throw damaged('none', `${directory} holds no lease log`, { directory, what }, { at: directory });
   }
 
-  /** To look: lists the directory anew and asks for the next name. */
+  /**
+   * To look: lists the directory anew and asks for the next name. Where no other host can have changed the directory,
+   * that the epoch's own name is in it stands for the listing: that it is the directory of the log.
+   */
   async hasSuccessor(epoch: number): Promise<boolean> {
-    return await lookFor(this.#files, this.pathOf(epoch + 1), async () => (await this.newest()) > epoch);
+    const path = this.pathOf(epoch);
+    const isListed = async (): Promise<boolean> => {
+      if (!this.#isLocal) return (await this.newest()) > epoch;
+      await onStorage('look for', path, () => this.#files.identify(path));
+      return false;
+    };
+    return await lookFor(this.#files, this.pathOf(epoch + 1), isListed);
   }
 
   /** Opens an epoch's file; undefined when there is none. Throws 'log-corrupt' for what is not a regular file. */

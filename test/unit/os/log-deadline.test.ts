@@ -2,7 +2,7 @@ import { mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync, writeFile
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { answerWithin, filesWithin, hasStuckCalls } from '../../../src/os/log-deadline.ts';
+import { answerWithin, filesWithin, hasStuckCalls, hostFilesWithin } from '../../../src/os/log-deadline.ts';
 import { type LogFile, type LogFiles, logFiles } from '../../../src/os/log-files.ts';
 
 let root = '';
@@ -143,4 +143,25 @@ test('an answer that came while this process stood still is in time', async () =
   const untilMs = performance.now() + 4 * TIMEOUT_MS;
   while (performance.now() < untilMs);
   expect(await facts).toBe(await logFiles.identify(path));
+});
+
+test('on a disk of this host only an fsync has a deadline, and while one is stuck no other call is made', async () => {
+  const onHost = hostFilesWithin(TIMEOUT_MS, storage);
+  silent.add('list');
+  setTimeout(openGate, 4 * TIMEOUT_MS);
+  expect(await onHost.list(root)).toEqual(['file']);
+  const file = await onHost.open(path, 'append');
+  gate = new Promise((resolve) => {
+    openGate = resolve;
+  });
+  silent.add('sync');
+  await expect(file.sync()).rejects.toMatchObject(TIMED_OUT);
+  await expect(file.append(Buffer.from('new'))).rejects.toMatchObject(TIMED_OUT);
+  await expect(onHost.unlink(path)).rejects.toMatchObject(TIMED_OUT);
+  expect(readFileSync(path, 'utf8')).toBe('old');
+  openGate();
+  await vi.waitUntil(() => !hasStuckCalls());
+  await file.append(Buffer.from('new'));
+  await file.close();
+  expect(readFileSync(path, 'utf8')).toBe('oldnew');
 });
