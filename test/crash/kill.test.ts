@@ -27,6 +27,19 @@ const OPERATIONS: Record<
     },
     host: 'a',
   },
+  'two commits on a disk of the host alone': {
+    prepare: async (world) => {
+      world.isLocal = true;
+      const { log, grant } = world.controller('a');
+      await log.init();
+      await grant('before');
+    },
+    run: async ({ grant }) => {
+      await grant('cut');
+      await grant('cut as well');
+    },
+    host: 'a',
+  },
   'commit after an unfinished one': {
     prepare: async (world) => {
       await world.controller('a').log.init();

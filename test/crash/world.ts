@@ -59,6 +59,8 @@ export class World {
   readonly disk = new SimulatedDisk();
   /** Type of the file system under the log. */
   storageType = 'ext4';
+  /** The disk is of one host alone: all controllers must be of it. */
+  isLocal = false;
   /** Bytes of events after which the owner goes on in a new file. */
   tailBytesMin = 1 << 20;
   /** What was acknowledged to someone: name and uid. */
@@ -120,6 +122,7 @@ export class World {
       cluster: 'c',
       instance: 'main',
       host,
+      isLocal: this.isLocal,
       lockTimeoutMs: 1000,
       holdTimeoutMs: 1000,
       tailBytesMin: this.tailBytesMin,
