@@ -106,6 +106,11 @@ export class EpochDirectory {
     return await lookFor(this.#files, this.pathOf(epoch + 1), isListed);
   }
 
+  /** Whether an epoch is the highest: as good as a look where nothing is to be acknowledged. */
+  async isNewest(epoch: number): Promise<boolean> {
+    return this.#isLocal ? !(await this.hasSuccessor(epoch)) : (await this.newest()) === epoch;
+  }
+
   /** Opens an epoch's file; undefined when there is none. Throws 'log-corrupt' for what is not a regular file. */
   async open(epoch: number, purpose: 'read' | 'append'): Promise<LogFile | undefined> {
     const path = this.pathOf(epoch);

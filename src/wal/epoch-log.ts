@@ -372,7 +372,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
 
   /** Whether an epoch is the newest no more; then its log is given up. */
   async #isOver(epoch: number): Promise<boolean> {
-    if (!(await this.#directory.hasSuccessor(epoch))) return false;
+    if (await this.#directory.isNewest(epoch)) return false;
     await this.#drop();
     return true;
   }
