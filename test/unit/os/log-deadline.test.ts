@@ -80,11 +80,10 @@ test('a call that does not return is given up, and no other is made until it doe
   silent.add('unlink');
   await expect(files.unlink(path)).rejects.toMatchObject(TIMED_OUT);
   expect(hasStuckCalls()).toBe(true);
-  const startMs = performance.now();
   await expect(files.list(root)).rejects.toMatchObject(TIMED_OUT);
   await expect(files.open(path, 'read')).rejects.toMatchObject(TIMED_OUT);
   await expect(filesWithin(1000, logFiles).identify(path)).rejects.toMatchObject(TIMED_OUT);
-  expect(performance.now() - startMs).toBeLessThan(TIMEOUT_MS);
+  expect(opened).toBe(0);
   openGate();
   await vi.waitUntil(() => !hasStuckCalls());
   expect(await files.list(root)).toEqual([]);
