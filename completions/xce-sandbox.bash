@@ -15,7 +15,7 @@ _xce_sandbox_flags() {
   case $1 in
     'config show') echo '--config --json' ;;
     'help') echo '' ;;
-    'launch') echo '--append --attempt --chdir --env* --env-file* --error --job --kill-on-bad-exit --label --lease --mpi --nodes --output --ranks --stdin --tasks-per-node --timeout --config --json' ;;
+    'launch') echo '--append --attempt --chdir --cpu-quota --cpus --device* --env* --env-file* --error --job --kill-on-bad-exit --label --lease --memory --mpi --nodes --output --profile --ranks --stdin --tasks-max --tasks-per-node --timeout --config --json' ;;
     'lease allocate') echo '--attempt --job --nodes --submitter --ttl --workspace --write* --config --json' ;;
     'lease audit') echo '--config --json' ;;
     'lease compact') echo '--config --json' ;;
@@ -47,15 +47,21 @@ _xce_sandbox_value() {
     'config show --config') echo '@file' ;;
     'launch --attempt') echo '@any' ;;
     'launch --chdir') echo '@directory' ;;
+    'launch --cpu-quota') echo '@any' ;;
+    'launch --cpus') echo '@any' ;;
+    'launch --device') echo '@any' ;;
     'launch --env' | 'launch -e') echo '@any' ;;
     'launch --env-file') echo '@file' ;;
     'launch --error') echo '@any' ;;
     'launch --job' | 'launch -j') echo '@any' ;;
     'launch --lease') echo '@any' ;;
+    'launch --memory') echo '@any' ;;
     'launch --nodes') echo '@any' ;;
     'launch --output' | 'launch -o') echo '@any' ;;
+    'launch --profile') echo '@any' ;;
     'launch --ranks' | 'launch -n') echo '@any' ;;
     'launch --stdin') echo 'none all' ;;
+    'launch --tasks-max') echo '@any' ;;
     'launch --tasks-per-node') echo '@any' ;;
     'launch --timeout') echo '@any' ;;
     'launch --config') echo '@file' ;;

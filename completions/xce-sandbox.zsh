@@ -124,6 +124,9 @@ _xce-sandbox_launch() {
     '--append''[Write behind what these files hold; default: none may exist]' \
     '--attempt=''[Attempt (requeue count) of the job; default: the latest one with a lease]:N: ' \
     '--chdir=''[Working directory; default: the workspace]:DIR:_files -/' \
+    '--cpu-quota=''[Processor time on each node; 100% is one processor]:PERCENT: ' \
+    '--cpus=''[Processors of each node to run on]:LIST: ' \
+    '*''--device=''[Only these of the configured devices]:PATH: ' \
     '*'{-e+,--env=}'[Set a variable, or pass one on from here]:NAME =VALUE: ' \
     '*''--env-file=''[Set the variables of a file, NAME=VALUE on each line]:FILE:_files' \
     '--error=''[Write standard error to this file; default: as --output]:PATTERN: ' \
@@ -131,11 +134,14 @@ _xce-sandbox_launch() {
     '--kill-on-bad-exit''[End all tasks as soon as one ends badly; default: the others go on]' \
     '(-l --label)'{-l,--label}'[Put the node before each line]' \
     '--lease=''[Lease number, in place of --job]:N: ' \
+    '--memory=''[Memory on each node]:SIZE: ' \
     '--mpi''[Start with Open MPI 5 (prterun) from the first node]' \
     '--nodes=''[Only these nodes of the lease]:LIST: ' \
     '(-o --output)'{-o+,--output=}'[Write output to this file, not here; %j job, %a attempt, %n node, %t task]:PATTERN: ' \
+    '--profile=''[Start with the variables of this environment of the site]:NAME: ' \
     '(-n --ranks)'{-n+,--ranks=}'[MPI: ranks in all; default: one per node]:N: ' \
     '--stdin=''[Who reads standard input: none, all, or a node]:none all NODE:(none all)' \
+    '--tasks-max=''[Processes and threads on each node]:N: ' \
     '--tasks-per-node=''[Run the command so many times on each node; MPI: slots of each node]:N: ' \
     '--timeout=''[End the job after this time]:TIME: ' \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \

@@ -175,6 +175,16 @@ export const ERRORS = {
     'the node is not fit for the sandbox',
     'on the node: journalctl -u xce-sandbox-worker',
   ),
+  'resource-refused': row(
+    EXIT.noPermission,
+    'more was asked for than the configuration lets a job have',
+    'xce-sandbox config show',
+  ),
+  'resource-unsupported': row(
+    EXIT.unavailable,
+    'the node cannot enforce a limit of the job',
+    'on the node: cat /sys/fs/cgroup/cgroup.controllers',
+  ),
   systemd: row(EXIT.os, 'systemd refused'),
   'node-dirty': row(EXIT.unavailable, 'something of the uid is left on the node'),
   certificate: row(EXIT.noPermission, 'the certificate of cleanliness does not fit the request'),

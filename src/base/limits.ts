@@ -63,6 +63,10 @@ export const LIMITS = {
   argvBytesMax: 1 << 20,
   envCountMax: 4096,
   envBytesMax: 1 << 20,
+  /** Processors of one node, and devices that one job asks for. */
+  cpusMax: 8192,
+  devicesMax: 256,
+  environmentsMax: 256,
   stepsPerSandboxMax: 256,
   /** Tasks of one launch on one node; what is to end them needs room on the same connection. */
   tasksPerNodeMax: 128,

@@ -13,11 +13,21 @@ import {
   parseNodeName,
 } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
-import { parseListen } from '../config/values.ts';
+import {
+  type Parser,
+  parseCpus,
+  parseDevice,
+  parseEnvironmentName,
+  parseListen,
+  parsePercent,
+  parseSizeBytes,
+  parseWhole,
+} from '../config/values.ts';
 import { type OutputPattern, parseOutputPattern } from '../launch/output-name.ts';
 import type { ProbePeer } from '../operations/lease-probe.ts';
 import type { LeaseSelection } from '../operations/lease-reference.ts';
 import { readOwnArguments } from '../os/own-arguments.ts';
+import type { Resources } from '../rpc/message.ts';
 
 const parsed = <T>(what: string, text: string, value: T | undefined): T => {
   // oclif writes the name of the flag into the message of what is thrown here; see usage-error.ts.
@@ -56,6 +66,53 @@ export const countFlag = Flags.custom<number>({
     return parsed('a number from 1 to 999999', text, value);
   },
 });
+
+/** The value of a flag that is written as the key of the same meaning in the configuration. */
+const asConfigured =
+  <T>(parse: Parser<T>) =>
+  async (text: string): Promise<T> => {
+    const value = parse(text);
+    if ('reason' in value) throw new Errors.CLIError(value.reason);
+    return value.value;
+  };
+
+const percentFlag = Flags.custom<number>({ helpValue: 'PERCENT', parse: asConfigured(parsePercent) });
+const cpusFlag = Flags.custom<readonly number[]>({ helpValue: 'LIST', parse: asConfigured(parseCpus) });
+const sizeFlag = Flags.custom<number>({ helpValue: 'SIZE', parse: asConfigured(parseSizeBytes) });
+const tasksFlag = Flags.custom<number>({ helpValue: 'N', parse: asConfigured(parseWhole(16, 4_194_304)) });
+const deviceFlag = Flags.custom<string>({ helpValue: 'PATH', parse: asConfigured(parseDevice) });
+const profileFlag = Flags.custom<string>({ helpValue: 'NAME', parse: asConfigured(parseEnvironmentName) });
+
+/** What a job may use on each of its nodes. */
+export const resourceFlags = {
+  'cpu-quota': percentFlag({ description: 'Processor time on each node; 100% is one processor.' }),
+  cpus: cpusFlag({ description: 'Processors of each node to run on.' }),
+  memory: sizeFlag({ description: 'Memory on each node.' }),
+  'tasks-max': tasksFlag({ description: 'Processes and threads on each node.' }),
+  device: deviceFlag({ description: 'Only these of the configured devices.', multiple: true }),
+  profile: profileFlag({ description: 'Start with the variables of this environment of the site.' }),
+};
+
+/** Undefined where no flag says anything. */
+export const toResources = (flags: {
+  readonly 'cpu-quota': number | undefined;
+  readonly cpus: readonly number[] | undefined;
+  readonly memory: number | undefined;
+  readonly 'tasks-max': number | undefined;
+  readonly device: readonly string[] | undefined;
+  readonly profile: string | undefined;
+}): Resources | undefined => {
+  const { 'cpu-quota': cpuPercent, cpus, memory, 'tasks-max': tasks, device, profile } = flags;
+  const asked: Resources = {
+    cpuPercent: cpuPercent ?? null,
+    cpus: cpus === undefined ? null : [...cpus],
+    memoryBytes: memory ?? null,
+    tasks: tasks ?? null,
+    devices: device === undefined ? null : [...device],
+    profile: profile ?? null,
+  };
+  return Object.values(asked).some((value) => value !== null) ? asked : undefined;
+};
 
 /** parseEpochName allows no longer number. */
 export const epochFlag = Flags.custom<number>({

@@ -136,7 +136,13 @@ export const finishLaunch = async (
   const status = statusOf(result.outcome);
   const { lease, job, uid, nodes } = result;
   const node = result.outcome.kind === 'job' ? (result.outcome.node ?? null) : null;
-  if (options.json) await writeLine({ event: 'result', lease, job, uid, nodes, exitStatus: status, node });
-  else if (node !== null) writeTalk(`xce-sandbox: the job's status is ${status}, from ${node}\n`);
+  const starved = result.outcome.kind === 'job' ? result.outcome.starved : undefined;
+  const cause = starved === undefined ? {} : { cause: 'oom-kill', causeNode: starved };
+  if (starved !== undefined) {
+    writeTalk(`xce-sandbox: a step on ${starved} needed more memory than the job may use (oom-kill)\n`);
+  }
+  if (options.json) {
+    await writeLine({ event: 'result', lease, job, uid, nodes, exitStatus: status, node, ...cause });
+  } else if (node !== null) writeTalk(`xce-sandbox: the job's status is ${status}, from ${node}\n`);
   return status;
 };

@@ -5,8 +5,10 @@ import {
   durationFlag,
   leaseSelection,
   outputFlag,
+  resourceFlags,
   splitCommand,
   stdinFlag,
+  toResources,
   toSelection,
 } from '../cli/flags.ts';
 import { finishLaunch, openLaunchSession } from '../cli/launch-session.ts';
@@ -62,6 +64,7 @@ export default class Launch extends BaseCommand {
     }),
     chdir: Flags.string({ description: 'Working directory; default: the workspace.', helpValue: 'DIR' }),
     timeout: durationFlag({ description: 'End the job after this time.' }),
+    ...resourceFlags,
     stdin: stdinFlag({ description: 'Who reads standard input: none, all, or a node.' }),
   };
 
@@ -90,6 +93,7 @@ export default class Launch extends BaseCommand {
             mode: flags.append ? 'append' : 'new',
           },
           timeoutMs: flags.timeout,
+          resources: toResources(flags),
           stdin: flags.stdin,
         },
         openLaunchSession({ ...flags, withTasks: !flags.mpi && flags['tasks-per-node'] !== undefined }),

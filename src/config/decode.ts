@@ -6,12 +6,14 @@
 import { quoteText } from '../base/escape.ts';
 import { parseNodeName } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
+import { isFixedVariable } from '../base/variables.ts';
 import { checkTogether } from './checks.ts';
 import { createFaultList, type FaultList } from './fault.ts';
 import { KEYS, type Key, STORAGE_KEYS, STORAGE_NAME, type ValuesOf } from './keys.ts';
 import { compareWithIni, type Entry, readLines, type Section } from './lines.ts';
 import { findNear } from './near.ts';
-import type { Settings, StorageSettings } from './settings.ts';
+import type { EnvironmentSettings, Settings, StorageSettings } from './settings.ts';
+import { parseVariableName } from './values.ts';
 
 /** One effective value, as one would write it in the file, and where it came from. */
 export type Origin = {
@@ -30,6 +32,7 @@ type KeyTable = Readonly<Record<string, Key<unknown>>>;
 
 const SECTION_NAMES = Object.keys(KEYS);
 const STORAGE = /^storage (.*)$/;
+const ENVIRONMENT = /^environment (.*)$/;
 /** Of a [lease] probe_listen that gives an address alone. */
 const PROBE_PORT = 7714;
 
@@ -37,6 +40,9 @@ const tableOf = (section: string): KeyTable | undefined => {
   if (STORAGE.test(section)) return STORAGE_KEYS;
   return Object.hasOwn(KEYS, section) ? KEYS[section as SectionName] : undefined;
 };
+
+/** Whether the keys of a section are its own: names of variables. */
+const isEnvironment = (section: string): boolean => ENVIRONMENT.test(section);
 
 const hint = (word: string, known: readonly string[]): string => {
   const near = findNear(word, known);
@@ -48,6 +54,10 @@ const checkSectionName = ({ name, line }: Section, faults: FaultList): void => {
   if (storage !== undefined && !STORAGE_NAME.test(storage)) {
     const rule = 'a lower-case letter, then lower-case letters, digits, - and _, at most 32';
     faults.add('config-syntax', line, `${quoteText(storage)} is not a storage name (${rule})`);
+  } else if (isEnvironment(name)) {
+    if (STORAGE_NAME.test(name.replace(ENVIRONMENT, '$1'))) return;
+    const rule = 'a lower-case letter, then lower-case letters, digits, - and _, at most 32';
+    faults.add('config-syntax', line, `${quoteText(name)} does not name an environment (${rule})`);
   } else if (tableOf(name) === undefined) {
     const meant = /^storage/i.test(name) ? '; write [storage NAME]' : hint(name, SECTION_NAMES);
     faults.add('config-syntax', line, `unknown section ${quoteText(name)}${meant}`);
@@ -111,6 +121,7 @@ const buildSettings = (
   values: Values,
   node: Settings['worker']['node'],
   storage: readonly StorageSettings[],
+  environments: readonly EnvironmentSettings[],
 ): Settings => {
   const { cluster, pool, directory, lease, nodes, worker, sandbox, mpi } = values;
   return {
@@ -147,18 +158,56 @@ const buildSettings = (
     },
     sandbox: {
       tasksMax: sandbox.tasks_max,
+      cpuPercent: sandbox.cpu_quota,
+      cpus: sandbox.cpus,
+      memoryBytes: sandbox.memory_max,
       tmpBytes: sandbox.tmp_size,
       tmpInodes: sandbox.tmp_inodes,
       shmBytes: sandbox.shm_size,
       memlock: sandbox.memlock,
+      stackBytes: sandbox.stack,
       stopTimeoutMs: sandbox.stop_timeout,
+      network: sandbox.network,
+      networkNames: sandbox.network_names,
+      networkAllow: sandbox.network_allow,
+      path: sandbox.path,
       devices: sandbox.devices,
       groups: sandbox.groups,
       passEnvironment: sandbox.pass_environment,
     },
     storage,
+    environments,
     mpi: { interfaces: mpi.interfaces, agentTimeoutMs: mpi.agent_timeout },
   };
+};
+
+/** Each key is the name of a variable; none of those that every sandbox sets itself. */
+const decodeEnvironments = (
+  sections: readonly Section[],
+  { faults, origins, fileName }: Sink,
+): readonly EnvironmentSettings[] => {
+  const own = sections.filter(({ name }) => isEnvironment(name));
+  const extra = own[LIMITS.environmentsMax];
+  if (extra !== undefined) {
+    const reason = `there are more than ${LIMITS.environmentsMax} [environment] sections`;
+    faults.add('config-value', extra.line, reason);
+  }
+  return own.slice(0, LIMITS.environmentsMax).map(({ name: section, entries }) => {
+    const variables = entries.flatMap(({ key, value, line }) => {
+      const name = parseVariableName(key);
+      if ('reason' in name) {
+        faults.add('config-value', line, `[${section}] ${name.reason}`);
+        return [];
+      }
+      if (isFixedVariable(key)) {
+        faults.add('config-value', line, `[${section}] ${key}: every sandbox sets it itself`);
+        return [];
+      }
+      origins.push({ section, key, value, from: `${fileName}:${line}` });
+      return [{ name: key, value }];
+    });
+    return { name: section.replace(ENVIRONMENT, '$1'), variables };
+  });
 };
 
 const decodeStorage = (sections: readonly Section[], sink: Sink): readonly StorageSettings[] => {
@@ -232,10 +281,11 @@ export const decodeConfig = (bytes: Buffer, fileName: string, hostName: string):
     mpi: decode('mpi'),
   };
   const storage = decodeStorage(sections, sink);
+  const environments = decodeEnvironments(sections, sink);
   const node = chooseNode(values.worker.node, hostName, sink);
   if (faults.count > 0 || node === undefined) throw faults.toError(fileName);
 
-  const settings = buildSettings(values, node, storage);
+  const settings = buildSettings(values, node, storage, environments);
   checkTogether(settings, (section, key) => lineOf(sections, section, key), faults);
   compareWithIni(bytes, sections, faults);
   if (faults.count > 0) throw faults.toError(fileName);

@@ -12,6 +12,12 @@ export type StorageSettings = {
   readonly local: boolean;
 };
 
+/** One `[environment NAME]` section: variables that a job gets which asks for them by that name. */
+export type EnvironmentSettings = {
+  readonly name: string;
+  readonly variables: readonly { readonly name: string; readonly value: string }[];
+};
+
 /**
  * The whole effective configuration. Controllers and workers read the same file. Durations are milliseconds,
  * sizes bytes. Keys of the file are the same words in snake_case.
@@ -64,13 +70,29 @@ export type Settings = {
   };
   readonly sandbox: {
     readonly tasksMax: number;
+    /** Share of processors of one job on one node, 100 for each; null: no limit. */
+    readonly cpuPercent: number | null;
+    /** Processors that jobs may run on; null: all. */
+    readonly cpus: readonly number[] | null;
+    /** Memory of one job on one node, /tmp and /dev/shm included; null: no limit. */
+    readonly memoryBytes: number | null;
     readonly tmpBytes: number;
     readonly tmpInodes: number;
     readonly shmBytes: number;
     /** Value of LimitMEMLOCK=: `infinity`, or bytes in digits. */
     readonly memlock: string;
+    /** The soft limit of the stack; null: none. */
+    readonly stackBytes: number | null;
     readonly stopTimeoutMs: number;
-    /** Device paths a step may open beside the pseudo devices. */
+    /** Whether a job reaches the nodes of the job alone. */
+    readonly network: 'job-nodes' | 'open';
+    /** Names that a job's node has on the network, `%n` for its own. */
+    readonly networkNames: readonly string[];
+    /** What every job may reach beside its nodes. */
+    readonly networkAllow: readonly { readonly address: string; readonly prefix: number }[];
+    /** PATH of a step that sets none. */
+    readonly path: string;
+    /** Device paths, with `*` in the last component, that a step may open beside the pseudo devices. */
     readonly devices: readonly string[];
     /** Names of supplementary groups; none by default. */
     readonly groups: readonly string[];
@@ -78,6 +100,7 @@ export type Settings = {
     readonly passEnvironment: readonly string[];
   };
   readonly storage: readonly StorageSettings[];
+  readonly environments: readonly EnvironmentSettings[];
   readonly mpi: {
     /** CIDR or interface names for PRRTE and the TCP BTL; empty: let them choose. */
     readonly interfaces: readonly string[];

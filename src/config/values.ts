@@ -89,6 +89,52 @@ export const parseSizeBytes: Parser<number> = (text) => {
   return value <= SIZE_BYTES_MAX ? { value } : { reason: `${text} is over ${SIZE_BYTES_MAX / 2 ** 30}G` };
 };
 
+/** A size, or no limit. */
+export const parseSizeLimit: Parser<number | null> = (text) => {
+  if (text === 'infinity') return { value: null };
+  const size = parseSizeBytes(text);
+  return 'reason' in size ? wants('"infinity" or a size such as 64M', text) : size;
+};
+
+/** A size that is no smaller than `min`, as parseSizeLimit has it. */
+export const parseSizeFrom =
+  (minBytes: number, min: string): Parser<number | null> =>
+  (text) => {
+    const size = parseSizeLimit(text);
+    if ('reason' in size || size.value === null || size.value >= minBytes) return size;
+    return { reason: `${text} is less than ${min}` };
+  };
+
+/** Share of processors: 100% is one. */
+export const parsePercent: Parser<number> = (text) => {
+  const value = text.endsWith('%') ? parseDigits(text.slice(0, -1)) : undefined;
+  const fits = value !== undefined && value <= LIMITS.cpusMax * 100;
+  return fits ? { value } : wants('a share of processors such as 50% or 400%', text);
+};
+
+export const parsePercentLimit: Parser<number | null> = (text) =>
+  text === 'infinity' ? { value: null } : parsePercent(text);
+
+/** Numbers of processors, as `0-7,16`. */
+export const parseCpus: Parser<readonly number[]> = (text) => {
+  const cpus = new Set<number>();
+  for (const item of text.split(',')) {
+    const [, first, last = first] = /^(0|[1-9][0-9]{0,3})(?:-(0|[1-9][0-9]{0,3}))?$/.exec(item) ?? [];
+    const [from, to] = [Number(first), Number(last)];
+    if (first === undefined || from > to || to >= LIMITS.cpusMax) {
+      return wants(`a list of processors such as 0-7,16, each below ${LIMITS.cpusMax}`, text);
+    }
+    for (let cpu = from; cpu <= to; cpu += 1) {
+      if (cpus.has(cpu)) return { reason: `${quoteText(text)} names processor ${cpu} twice` };
+      cpus.add(cpu);
+    }
+  }
+  return { value: [...cpus].toSorted((left, right) => left - right) };
+};
+
+export const parseCpusLimit: Parser<readonly number[] | null> = (text) =>
+  text === 'all' ? { value: null } : parseCpus(text);
+
 /** The value of systemd's LimitMEMLOCK=: `infinity`, or bytes as digits. */
 export const parseMemlock: Parser<string> = (text) => {
   if (text === 'infinity') return { value: text };
@@ -123,12 +169,27 @@ export const parsePath =
     return text.length <= bytesMax ? { value: text } : { reason: `the path is over ${bytesMax} bytes` };
   };
 
-/** Every `/dev` file, `/dev/..` itself not. */
+/** Every `/dev` file, `/dev/..` itself not; one `*` in the last component stands for any characters. */
 export const parseDevice: Parser<string> = (text) => {
-  const path = parsePath()(text);
+  const path = parsePath()(text.replace(/\*(?=[^*/]*$)/, '_'));
   if ('reason' in path) return path;
-  return text.startsWith('/dev/') ? path : wants('the path of a device below /dev', text);
+  return text.startsWith('/dev/') ? { value: text } : wants('the path of a device below /dev', text);
 };
+
+/** Directories between colons, as PATH has them. */
+export const parseSearchPath: Parser<string> = (text) => {
+  for (const directory of text.split(':')) {
+    const path = parsePath()(directory);
+    if ('reason' in path) return path;
+  }
+  return { value: text };
+};
+
+/** `%n` stands for the name of a node. */
+export const parseNodePattern: Parser<string> = (text) =>
+  /^[A-Za-z0-9.-]*%n[A-Za-z0-9.-]*$/.test(text) && text.length <= 255
+    ? { value: text }
+    : wants('a name with %n for the name of the node, such as %n-ib', text);
 
 export const parseCluster: Parser<string> = (text) =>
   asParsed(parseClusterName(text), 'a cluster name (letters, digits and . _ -, at most 64)', text);
@@ -157,6 +218,10 @@ export const parseGroup: Parser<string> = (text) =>
 export const parseVariableName: Parser<string> = (text) =>
   /^[A-Za-z_][A-Za-z0-9_]{0,127}$/.test(text) ? { value: text } : wants('the name of a variable', text);
 
+/** The NAME of an [environment NAME]. */
+export const parseEnvironmentName: Parser<string> = (text) =>
+  /^[a-z][a-z0-9_-]{0,31}$/.test(text) ? { value: text } : wants('the name of an environment', text);
+
 const isIpv4 = (text: string): boolean =>
   /^(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!$)|$)){4}$/.test(text);
 
@@ -171,6 +236,18 @@ export const parseInterface: Parser<string> = (text) => {
   return isNetwork || isName
     ? { value: text }
     : wants('an interface name or a network such as 10.1.0.0/16', text);
+};
+
+export type Network = { readonly address: string; readonly prefix: number };
+
+/** `ADDRESS` or `ADDRESS/PREFIX`. */
+export const parseNetwork: Parser<Network> = (text) => {
+  const [, address = '', digits] = /^([^/]*)(?:\/(0|[1-9][0-9]{0,2}))?$/.exec(text) ?? [];
+  const bits = isIpv4(address) ? 32 : isIpv6(address) ? 128 : 0;
+  const prefix = digits === undefined ? bits : Number(digits);
+  return bits > 0 && prefix <= bits
+    ? { value: { address, prefix } }
+    : wants('an address or a network such as 10.1.0.0/16', text);
 };
 
 export type Listen = { readonly address: string; readonly port: number | undefined };

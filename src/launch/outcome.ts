@@ -30,8 +30,17 @@ export type LaunchFacts = {
 };
 
 export type LaunchOutcome =
-  | { readonly kind: 'job'; readonly exitStatus: number; readonly node: NodeName | undefined }
+  | {
+      readonly kind: 'job';
+      readonly exitStatus: number;
+      readonly node: NodeName | undefined;
+      /** A step that needed more memory than the job may use, whether or not it is the one with the status. */
+      readonly starved?: NodeName;
+    }
   | { readonly kind: 'failure'; readonly code: ErrorCode; readonly message: string };
+
+/** systemd's word for a unit whose processes the kernel has killed for want of memory. */
+const OUT_OF_MEMORY = 'oom-kill';
 
 /** The status that a shell would show: the exit status, or 128 plus the signal. */
 export const shellStatus = (outcome: StepResult): number =>
@@ -48,6 +57,7 @@ export const describeEnd = (outcome: StepResult): string => {
   if (outcome.code === 'none') return 'left no exit status (unit lost)';
   const how =
     outcome.code === 'exited' ? `exited with ${outcome.status}` : `ended by signal ${outcome.status}`;
+  if (outcome.result === OUT_OF_MEMORY) return `${how}: it needed more memory than it may use (oom-kill)`;
   return outcome.stopped ? `was stopped from outside (${how})` : how;
 };
 
@@ -55,22 +65,26 @@ export const describeEnd = (outcome: StepResult): string => {
 export const describeStep = (step: EndedStep): string =>
   `the ${step.kind} on ${step.node} ${describeEnd(step.outcome)}`;
 
-const statusOf = (step: EndedStep): LaunchOutcome => ({
-  kind: 'job',
-  exitStatus: shellStatus(step.outcome),
-  node: step.node,
-});
+const statusOf = (step: EndedStep, { ended }: Pick<LaunchFacts, 'ended'>): LaunchOutcome => {
+  const starved = ended.find(({ outcome }) => outcome.result === OUT_OF_MEMORY)?.node;
+  return {
+    kind: 'job',
+    exitStatus: shellStatus(step.outcome),
+    node: step.node,
+    ...(starved === undefined ? {} : { starved }),
+  };
+};
 
 const failure = (code: ErrorCode, message: string): LaunchOutcome => ({ kind: 'failure', code, message });
 
 export const decideOutcome = (facts: LaunchFacts): LaunchOutcome => {
   if (facts.stopped !== undefined) return failure(facts.stopped.code, facts.stopped.message);
   // What the others left was our doing.
-  if (facts.badStep !== undefined) return statusOf(facts.badStep);
+  if (facts.badStep !== undefined) return statusOf(facts.badStep, facts);
   const outside = facts.ended.find((step) => step.kind !== 'daemon' && !isOwnEnd(step.outcome));
   if (outside !== undefined) return failure('sandbox-lost', describeStep(outside));
   const failed = facts.ended.find((step) => step.kind !== 'daemon' && !isGood(step.outcome));
-  if (failed !== undefined) return statusOf(failed);
+  if (failed !== undefined) return statusOf(failed, facts);
   if (!facts.ended.some((step) => step.kind !== 'daemon')) {
     return failure('launch-failed', 'no step of the job was seen to end');
   }

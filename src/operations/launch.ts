@@ -24,7 +24,7 @@ import type { LeaseView } from '../lease/view.ts';
 import { prterunArguments } from '../mpi/prrte.ts';
 import { foldNodes, parseNodeList } from '../nodes/hostlist.ts';
 import { requireNodes } from '../nodes/resolve.ts';
-import type { ResponseOf } from '../rpc/message.ts';
+import type { Resources, ResponseOf } from '../rpc/message.ts';
 import { encodeStepInput } from '../sandbox/step-input.ts';
 import type { Context } from './context.ts';
 import { type OutputChoice, openOutput, planOutput } from './launch-output.ts';
@@ -52,6 +52,8 @@ export type LaunchInput = {
   readonly endsOnBadExit: boolean;
   readonly output: OutputChoice;
   readonly timeoutMs: number | undefined;
+  /** What the job may use on each node; undefined: as its sandboxes are, or as the configuration says. */
+  readonly resources: Resources | undefined;
   /** Which nodes get standard input; undefined: the head of an MPI program, else nobody. */
   readonly stdin: 'none' | 'all' | NodeName | undefined;
 };
@@ -129,11 +131,27 @@ const recordMounts = async (
   if (first !== undefined) throw first;
 };
 
+/** A worker of protocol 1.0 does not know the key and says nothing of it: the job would run without its limits. */
+const requireResources = (
+  resources: Resources | undefined,
+  prepared: readonly { readonly node: NodeName; readonly value: ResponseOf<'prepare'> }[],
+): void => {
+  if (resources === undefined) return;
+  const old = prepared.find(({ value }) => value.resources === undefined);
+  if (old !== undefined) {
+    throw new XceError('resource-unsupported', `the worker of ${old.node} knows no limits of one job`, {
+      unchanged: 'nothing was started on any node',
+      next: `install the same version on ${old.node}`,
+    });
+  }
+};
+
 /** Prepares all nodes and does with them what must succeed before anything starts; else undoes what it did. */
 const prepareNodes = async <T>(
   context: Context,
   ref: LeaseRef,
   nodes: readonly NodeName[],
+  resources: Resources | undefined,
   cancelled: AbortSignal,
   complete: (ticketed: Tickets) => Promise<T>,
 ): Promise<{ readonly ticketed: Tickets; readonly completed: T }> => {
@@ -144,13 +162,14 @@ const prepareNodes = async <T>(
     const session = await fleet.session(node);
     return await session.call(
       'prepare',
-      { ticket: ticketOf(tickets, node) },
+      { ticket: ticketOf(tickets, node), ...(resources === undefined ? {} : { resources }) },
       { timeoutMs: settings.nodes.requestTimeoutMs },
     );
   });
   try {
     const refusal = refuseLaunch(failures(prepared), 'not every node is ready');
     if (refusal !== undefined) throw refusal;
+    requireResources(resources, values(prepared));
     await recordMounts(context, ref, values(prepared));
     requireWanted(cancelled);
     return { ticketed, completed: await complete(ticketed) };
@@ -264,7 +283,7 @@ const requireCommand = (context: Context, input: LaunchInput, steps: StepPlanOf,
       ...{ writablePaths: [], workspaceRoot: null },
     },
     { step: 'x', argv, environment, directory: input.directory ?? null },
-    '/',
+    { home: '/', site: { path: context.settings.sandbox.path, variables: [] } },
   );
 };
 
@@ -298,7 +317,7 @@ export const launchJob = async (
     ticketed,
     completed: { output, sink },
   } = await progress.phase(`prepare ${countOf(nodes.length, 'node')}`, () =>
-    prepareNodes(context, ref, nodes, ports.cancelled, async ({ tickets }) => {
+    prepareNodes(context, ref, nodes, input.resources, ports.cancelled, async ({ tickets }) => {
       if (input.directory !== undefined)
         await requireDirectory(context, tickets, nodes, input.directory, ports.cancelled);
       requireWanted(ports.cancelled);

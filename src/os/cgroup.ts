@@ -35,6 +35,27 @@ export const killCgroupProcesses = (group: string): void => {
   }
 };
 
+/** The controllers that the root of the hierarchy has (cgroups(7)). Throws XceError 'os'. */
+export const listControllers = (): readonly string[] => {
+  const path = `${CGROUP_ROOT}/cgroup.controllers`;
+  try {
+    return readFileSync(path, 'latin1').trim().split(' ');
+  } catch (error) {
+    throw new XceError('os', `cannot read ${path}: ${errnoOf(error) ?? String(error)}`, { cause: error });
+  }
+};
+
+/** A file of a group; undefined where the group does not have it. Throws XceError 'os'. */
+export const readCgroupFile = (group: string, name: string): string | undefined => {
+  const path = `${CGROUP_ROOT}/${group}/${name}`;
+  try {
+    return readFileSync(path, 'latin1').trim();
+  } catch (error) {
+    if (isAbsent(error)) return undefined;
+    throw new XceError('os', `cannot read ${path}: ${errnoOf(error) ?? String(error)}`, { cause: error });
+  }
+};
+
 /** Whether the mount at the root is a hierarchy of version 2. */
 export const isUnifiedHierarchy = (): boolean => {
   try {

@@ -14,7 +14,7 @@ import {
 } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 
-export const PROTOCOL = { major: 1, minor: 0 } as const;
+export const PROTOCOL = { major: 1, minor: 1 } as const;
 
 /** Channels of the frames in a stream: first byte of each frame, before four bytes of big-endian length. */
 export const CHANNEL = {
@@ -107,6 +107,28 @@ export const Mount = v.object({
 });
 export type Mount = v.InferOutput<typeof Mount>;
 
+/** What a job may use on a node; null: what the configuration of the node gives to every job. */
+export const Resources = v.object({
+  /** 100 is one processor. */
+  cpuPercent: v.nullable(whole(1, LIMITS.cpusMax * 100)),
+  /** Numbers of the processors it may run on. */
+  cpus: v.nullable(
+    v.pipe(v.array(whole(0, LIMITS.cpusMax - 1)), v.minLength(1), v.maxLength(LIMITS.cpusMax)),
+  ),
+  memoryBytes: v.nullable(whole(1 << 20, 2 ** 46)),
+  tasks: v.nullable(whole(16, 4_194_304)),
+  /** Paths of devices among those that the node's configuration names. */
+  devices: v.nullable(
+    v.pipe(
+      v.array(v.pipe(text(255), v.regex(/^\/dev\/[A-Za-z0-9/._@+*-]+$/))),
+      v.maxLength(LIMITS.devicesMax),
+    ),
+  ),
+  /** An [environment NAME] of the node's configuration. */
+  profile: v.nullable(v.pipe(v.string(), v.regex(/^[a-z][a-z0-9_-]{0,31}$/))),
+});
+export type Resources = v.InferOutput<typeof Resources>;
+
 export const StepResult = v.object({
   /** systemd's Result of the unit: 'success', 'exit-code', 'signal', 'timeout', … ; 'lost' when nothing was recorded. */
   result: text(64),
@@ -160,13 +182,14 @@ export const MESSAGES = {
   },
   /** Controller: check everything and set up the sandbox (no process of the job). Idempotent per lease. */
   prepare: {
-    request: v.object({ ticket }),
+    request: v.object({ ticket, resources: v.optional(Resources) }),
     response: v.object({
       unit: text(255),
       invocationId: text(64),
       created: v.boolean(),
       workspace: v.nullable(absolutePath),
       mounts: v.pipe(v.array(Mount), v.maxLength(LIMITS.leaseScopesMax)),
+      resources: v.optional(Resources),
     }),
   },
   /** Controller: a newer ticket of the same lease; re-arms the deadline. */

@@ -3,7 +3,7 @@
  */
 import type { Readable, Writable } from 'node:stream';
 import type { Attempt, Epoch, InstanceName, JobId, LeaseNumber, NodeName, Uid } from '../base/ids.ts';
-import type { Mount, StepResult } from '../rpc/message.ts';
+import type { Mount, Resources, StepResult } from '../rpc/message.ts';
 
 /** Everything that decides what a sandbox is; all of it comes from a verified ticket and the configuration. */
 export type SandboxSpec = {
@@ -79,7 +79,7 @@ export type SandboxBackend = {
   /** Once, when the worker starts: whether this host can hold sandboxes. Throws 'sandbox-refused'. */
   checkHost(): Promise<void>;
   /** Creates the sandbox or finds the equal one. Leaves nothing behind when it throws. */
-  create(spec: SandboxSpec, remainingMs: number): Promise<CreatedSandbox>;
+  create(spec: SandboxSpec, resources: Resources, remainingMs: number): Promise<CreatedSandbox>;
   /** Arms the deadline timer anew: the anchor is stopped that many milliseconds from now, whoever lives. */
   armDeadline(spec: SandboxSpec, remainingMs: number): Promise<void>;
   /** Throws 'sandbox-lost' when the anchor is not the one that `create` saw. */

@@ -5,9 +5,12 @@
  */
 import type { Uid } from '../base/ids.ts';
 import type { Settings } from '../config/settings.ts';
+import type { Network } from '../config/values.ts';
+import { addressBytes } from '../os/addresses.ts';
 import { type DbusValue, type Variant, variant } from '../os/dbus-wire.ts';
 import type { BoxPaths } from './box.ts';
 import type { SandboxNames } from './names.ts';
+import type { Allowance } from './resources.ts';
 import { HOME_DIRECTORY } from './user-record.ts';
 
 export type UnitProperty = readonly [name: string, value: Variant];
@@ -24,8 +27,11 @@ export type UnitFacts = {
   readonly box: BoxPaths;
   readonly workspace: string | null;
   readonly writablePaths: readonly string[];
-  /** Device nodes that exist on this host and that [sandbox] devices names. */
+  readonly allowance: Allowance;
+  /** Device nodes that exist on this host and that the allowance names. */
   readonly devices: readonly string[];
+  /** What the job may reach; null: everything that the host does. */
+  readonly network: readonly Network[] | null;
   /** Files below /run that host name look-ups need (a resolv.conf that is a link into /run). */
   readonly resolverFiles: readonly string[];
   readonly settings: Settings['sandbox'];
@@ -50,6 +56,37 @@ const deny = (name: string, ...values: readonly string[]): UnitProperty => [
   name,
   variant('(bas)', [false, values]),
 ];
+
+const AF_INET = 2;
+const AF_INET6 = 10;
+const networks = (name: string, list: readonly Network[]): UnitProperty => [
+  name,
+  variant(
+    'a(iayu)',
+    list.map(({ address, prefix }): DbusValue => {
+      const bytes = addressBytes(address);
+      return [bytes.length === 4 ? AF_INET : AF_INET6, [...bytes], prefix];
+    }),
+  ),
+];
+const EVERYWHERE: readonly Network[] = [
+  { address: '0.0.0.0', prefix: 0 },
+  { address: '::', prefix: 0 },
+];
+/** Half of the loopback addresses: the anchor tries the rest to prove that the kernel keeps to the list. */
+const LOOPBACK: readonly Network[] = [
+  { address: '127.0.0.0', prefix: 9 },
+  { address: '::1', prefix: 128 },
+];
+const LOOPBACK_OPEN = '127.0.0.1';
+const LOOPBACK_SHUT = '127.255.255.254';
+
+/** Bits of processors, as AllowedCPUs= of the bus has them. */
+const cpuMask = (cpus: readonly number[]): DbusValue => {
+  const bytes = new Uint8Array(Math.floor(Math.max(...cpus) / 8) + 1);
+  for (const cpu of cpus) bytes[cpu >> 3] = (bytes[cpu >> 3] ?? 0) | (1 << (cpu & 7));
+  return [...bytes];
+};
 
 const MS_REC = 16_384n;
 type Bind = { readonly from: string; readonly to: string; readonly recursive?: boolean };
@@ -134,10 +171,18 @@ const confinement = (facts: UnitFacts): readonly UnitProperty[] => [
       facts.devices.map((device) => [device, 'rw']),
     ),
   ],
+  text('DevicePolicy', 'closed'),
+  // The network that the job may reach. systemd leaves these out without a word where it cannot have them enforced.
+  ...(facts.network === null
+    ? []
+    : [networks('IPAddressDeny', EVERYWHERE), networks('IPAddressAllow', [...LOOPBACK, ...facts.network])]),
   // Limits. LimitNPROC counts the processes of the uid on this host, all sandboxes and steps together, also
   // where the pids controller is absent.
-  large('LimitNPROC', BigInt(facts.settings.tasksMax)),
+  large('LimitNPROC', BigInt(facts.allowance.tasks)),
   large('LimitMEMLOCK', facts.settings.memlock === 'infinity' ? INFINITY : BigInt(facts.settings.memlock)),
+  // Programs with large arrays raise it themselves, up to what is hard.
+  large('LimitSTACK', INFINITY),
+  large('LimitSTACKSoft', facts.settings.stackBytes === null ? INFINITY : BigInt(facts.settings.stackBytes)),
   large('LimitCORE', 0n),
   ['UMask', variant('u', 0o077)],
   // A batch job expects `yes | head` to end.
@@ -145,6 +190,8 @@ const confinement = (facts: UnitFacts): readonly UnitProperty[] => [
   large('TimeoutStopUSec', micros(facts.settings.stopTimeoutMs)),
   yes('SendSIGKILL'),
   text('KillMode', 'control-group'),
+  // A program that has lost one process to the kernel would go on without it, or hang; and its end says why.
+  text('OOMPolicy', 'kill'),
   text('CollectMode', 'inactive-or-failed'),
   // Of the wrapper; the step's own program gets none of it.
   words('Environment', 'LC_ALL=C'),
@@ -153,6 +200,9 @@ const confinement = (facts: UnitFacts): readonly UnitProperty[] => [
 /** Exit statuses of the scripts below. */
 export const EXIT_DROP = 125;
 export const EXIT_WORKSPACE = 124;
+export const EXIT_NETWORK = 123;
+/** Of a step whose working directory is none; of the statuses that the suite keeps for itself. */
+const EXIT_DIRECTORY = 125;
 
 /**
  * bash: proves that the drop of privileges is what it should be, from the kernel's word on this very process.
@@ -167,15 +217,23 @@ const PROVE_DROP = [
   `if [ $n -ne 9 ]; then echo "xce-sandbox: the drop of privileges is not complete ($n of 9)" >&2; exit ${EXIT_DROP}; fi`,
 ].join('\n');
 
-/** $2 is the workspace, or empty. */
+/**
+ * $2 is the workspace, or empty; $3 is `limited` where the network is. A datagram to ourselves that must pass, and one
+ * that must not: a host without BPF passes both, a bash that cannot send neither.
+ */
 const ANCHOR_SCRIPT = `${PROVE_DROP}
+if [ "$3" = limited ]; then
+(echo >/dev/udp/${LOOPBACK_OPEN}/9) 2>/dev/null || exit ${EXIT_NETWORK}
+if (echo >/dev/udp/${LOOPBACK_SHUT}/9) 2>/dev/null; then exit ${EXIT_NETWORK}; fi
+fi
 if [ -n "$2" ]; then { cd -- "$2" && [ -w . ]; } 2>/dev/null || exit ${EXIT_WORKSPACE}; fi
 exit 0`;
 
-/** $2 is the file with the arguments of env. */
+/** $2 is the file with the working directory and the arguments of env. */
 const STEP_SCRIPT = `${PROVE_DROP}
 mapfile -d '' -t a <"$2" || exit ${EXIT_DROP}
-exec /usr/bin/env "\${a[@]}"`;
+cd -P -- "\${a[0]}" || { echo 'xce-sandbox: the step has no such working directory' >&2; exit ${EXIT_DIRECTORY}; }
+exec /usr/bin/env "\${a[@]:1}"`;
 
 /** The unit that the sandbox is. It has no process left once it is active. */
 export const anchorUnit = (facts: UnitFacts): UnitDraft => ({
@@ -187,7 +245,10 @@ export const anchorUnit = (facts: UnitFacts): UnitDraft => ({
     yes('RemainAfterExit'),
     large('TimeoutStartUSec', micros(30_000)),
     ...confinement(facts),
-    command('/bin/bash', '-c', ANCHOR_SCRIPT, 'bash', String(facts.uid), facts.workspace ?? ''),
+    command(
+      ...['/bin/bash', '-c', ANCHOR_SCRIPT, 'bash', String(facts.uid), facts.workspace ?? ''],
+      facts.network === null ? 'open' : 'limited',
+    ),
   ],
 });
 
@@ -248,15 +309,19 @@ export const deadlineUnits = (
 };
 
 /** The slice, which holds what the job may use in sum. */
-export const sliceUnit = (
-  names: SandboxNames,
-  description: string,
-  settings: Settings['sandbox'],
-): UnitDraft => ({
+export const sliceUnit = (names: SandboxNames, description: string, allowance: Allowance): UnitDraft => ({
   name: names.slice,
   properties: [
     text('Description', description),
     text('CollectMode', 'inactive-or-failed'),
-    large('TasksMax', BigInt(settings.tasksMax)),
+    large('TasksMax', BigInt(allowance.tasks)),
+    ...(allowance.cpuPercent === null
+      ? []
+      : [large('CPUQuotaPerSecUSec', micros(allowance.cpuPercent * 10))]),
+    ...(allowance.cpus === null ? [] : [['AllowedCPUs', variant('ay', cpuMask(allowance.cpus))] as const]),
+    // Swap would only put off the end of a job that needs more than it has.
+    ...(allowance.memoryBytes === null
+      ? []
+      : [large('MemoryMax', BigInt(allowance.memoryBytes)), large('MemorySwapMax', 0n)]),
   ],
 });

@@ -19,6 +19,8 @@ export type ServiceEnd = {
 
 const CODES = ['none', 'exited', 'killed', 'dumped'] as const;
 
+const OUT_OF_MEMORY = 'oom-kill';
+
 export const LOST: StepResult = { result: 'lost', code: 'none', status: 0, stopped: false };
 
 /**
@@ -29,7 +31,8 @@ export const LOST: StepResult = { result: 'lost', code: 'none', status: 0, stopp
 export const toStepResult = (end: ServiceEnd): StepResult => {
   const code = CODES[end.code];
   if (code === undefined || !/^[a-z-]{1,64}$/.test(end.result)) return LOST;
-  const stopped = end.activeExitUs > 0n && end.activeExitUs < end.mainExitUs;
+  // systemd stops a unit that the kernel took a process from (OOMPolicy=); that is the end it came to by itself.
+  const stopped = end.result !== OUT_OF_MEMORY && end.activeExitUs > 0n && end.activeExitUs < end.mainExitUs;
   if (code === 'none')
     return end.result === 'success' ? LOST : { result: end.result, code, status: 0, stopped };
   if (end.status < 0 || end.status > 255 || end.mainExitUs <= 0n) return LOST;

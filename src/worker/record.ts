@@ -7,7 +7,7 @@ import * as v from 'valibot';
 import { LIMITS } from '../base/limits.ts';
 import type { Verdict } from '../lease/refusal.ts';
 import type { TicketClaims } from '../lease/ticket.ts';
-import { Mount } from '../rpc/message.ts';
+import { Mount, Resources } from '../rpc/message.ts';
 
 /** Bytes of one record; most of it is one ticket. */
 export const RECORD_BYTES_MAX = 2 * LIMITS.ticketCharsMax;
@@ -45,6 +45,7 @@ const Document = v.strictObject({
   grants: v.pipe(v.array(Grant), v.maxLength(GRANTS_MAX)),
   deadlineMs: whole,
   anchor: v.nullable(Anchor),
+  resources: Resources,
 });
 
 export type SandboxRecord = {
@@ -57,14 +58,16 @@ export type SandboxRecord = {
   readonly grants: readonly Grant[];
   /** The latest end of all tickets accepted: the right to run ends there. */
   readonly deadlineMs: number;
+  /** What the sandbox was asked for with. */
+  readonly resources: Resources;
   /** Null until the anchor was up once. */
   readonly anchor: Anchor | null;
 };
 
 export const encodeRecord = (record: SandboxRecord): Buffer => {
-  const { state, bootId, ticket, grants, deadlineMs, anchor } = record;
+  const { state, bootId, ticket, grants, deadlineMs, anchor, resources } = record;
   return Buffer.from(
-    `${JSON.stringify({ version: 1, state, bootId, ticket, grants, deadlineMs, anchor })}\n`,
+    `${JSON.stringify({ version: 1, state, bootId, ticket, grants, deadlineMs, anchor, resources })}\n`,
   );
 };
 
@@ -83,6 +86,6 @@ export const decodeRecord = (
   if (!parsed.success) return undefined;
   const opened = open(parsed.output.ticket);
   if (!opened.ok) return undefined;
-  const { state, bootId, ticket, grants, deadlineMs, anchor } = parsed.output;
-  return { state, bootId, ticket, claims: opened.value, grants, deadlineMs, anchor };
+  const { state, bootId, ticket, grants, deadlineMs, anchor, resources } = parsed.output;
+  return { state, bootId, ticket, claims: opened.value, grants, deadlineMs, anchor, resources };
 };

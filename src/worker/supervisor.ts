@@ -23,11 +23,11 @@ import { assert, messageOf, XceError } from '../base/errors.ts';
 import type { LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { TicketClaims } from '../lease/ticket.ts';
-import type { RequestOf, ResponseOf } from '../rpc/message.ts';
+import { withinMs } from '../os/within.ts';
+import type { RequestOf, Resources, ResponseOf } from '../rpc/message.ts';
 import type { Subject } from '../rpc/verbs.ts';
 import type { Finding, RunningStep, StepSpec } from '../sandbox/backend.ts';
 import { Admission, type OpenedTicket } from './admission.ts';
-import { withinMs } from './deadline.ts';
 import { dirtyError, unknownFinding } from './findings.ts';
 import type { Memory } from './memory.ts';
 import type { Nonces } from './nonces.ts';
@@ -42,7 +42,14 @@ import {
   type SandboxState,
 } from './record.ts';
 import { type StepKind, Steps } from './steps.ts';
-import { identityOf, requireSameIdentity, requireSameTerms, type SandboxIdentity, specOf } from './terms.ts';
+import {
+  chooseResources,
+  identityOf,
+  requireSameIdentity,
+  requireSameTerms,
+  type SandboxIdentity,
+  specOf,
+} from './terms.ts';
 import { Turns } from './turns.ts';
 
 /** Sandboxes looked at together when the worker starts. */
@@ -177,12 +184,12 @@ export class Supervisor {
   }
 
   /** Sets up the sandbox of a ticket, or finds it set up. No process of the job starts. */
-  async prepare(ticket: string): Promise<ResponseOf<'prepare'>> {
+  async prepare(ticket: string, asked?: Resources): Promise<ResponseOf<'prepare'>> {
     const opened = this.#admission.open(ticket);
-    return this.#turns.alone(opened.claims.lease, () => this.#prepareInTurn(opened));
+    return this.#turns.alone(opened.claims.lease, () => this.#prepareInTurn(opened, asked));
   }
 
-  async #prepareInTurn(opened: OpenedTicket): Promise<ResponseOf<'prepare'>> {
+  async #prepareInTurn(opened: OpenedTicket, asked: Resources | undefined): Promise<ResponseOf<'prepare'>> {
     this.#requireOpen();
     const { claims } = opened;
     const known = this.#sandboxes.get(claims.lease);
@@ -191,23 +198,24 @@ export class Supervisor {
       throw new XceError('node-dirty', `lease ${claims.lease} was not ended cleanly here; drain it first`);
     }
     if (known !== undefined) requireSameTerms(known.record.claims, claims);
+    const resources = chooseResources(claims.lease, known?.record.resources, asked);
     if (known?.record.state === 'ready' && (await this.#isAlive(known))) {
       const anchor = await this.#extend(known, opened, grant);
-      return this.#prepared(anchor, false);
+      return this.#prepared(anchor, resources, false);
     }
     if (known !== undefined) await this.#remove(known);
-    const anchor = await this.#create(opened, grant);
+    const anchor = await this.#create(opened, grant, resources);
     // Only a ticket that was taken closes its nonce: the same request may come again after a lost answer.
     this.#admission.close(claims.nonce);
-    return this.#prepared(anchor, true);
+    return this.#prepared(anchor, resources, true);
   }
 
-  #prepared(anchor: Anchor, created: boolean): ResponseOf<'prepare'> {
+  #prepared(anchor: Anchor, resources: Resources, created: boolean): ResponseOf<'prepare'> {
     const { unit, invocationId, workspace, mounts } = anchor;
-    return { unit, invocationId, created, workspace, mounts: [...mounts] };
+    return { unit, invocationId, created, workspace, mounts: [...mounts], resources };
   }
 
-  async #create({ ticket, claims }: OpenedTicket, grant: Grant): Promise<Anchor> {
+  async #create({ ticket, claims }: OpenedTicket, grant: Grant, resources: Resources): Promise<Anchor> {
     const { lease, uid } = claims;
     if (this.#sandboxes.size >= LIMITS.sandboxesMax) {
       throw new XceError('worker-busy', `this node has ${LIMITS.sandboxesMax} sandboxes already`);
@@ -228,6 +236,7 @@ export class Supervisor {
       grants: [grant],
       deadlineMs,
       anchor: null,
+      resources,
     });
     let touched = false;
     try {
@@ -236,7 +245,11 @@ export class Supervisor {
       this.#admission.recheck(claims, grant.issuedMs);
       this.#save(sandbox, sandbox.record);
       touched = true;
-      const created = await this.#ports.backend.create(specOf(claims), this.#remainingMs(deadlineMs));
+      const created = await this.#ports.backend.create(
+        specOf(claims),
+        resources,
+        this.#remainingMs(deadlineMs),
+      );
       const { unit, invocationId, workspace, mounts } = created;
       const anchor: Anchor = { unit, invocationId, workspace, mounts: [...mounts] };
       sandbox.agentSocket = await this.#ports.openAgentSocket(lease, uid);

@@ -124,7 +124,7 @@ export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVer
     prepare: {
       callers: ['controller'],
       subject: (_peer, { ticket }) => supervisor.subjectOfTicket('prepare', ticket),
-      answer: (_peer, { ticket }) => supervisor.prepare(ticket),
+      answer: (_peer, { ticket, resources }) => supervisor.prepare(ticket, resources),
     },
     renew: {
       callers: ['controller'],

@@ -39,7 +39,7 @@ describe('launch says 125 for everything that is not the job', () => {
     ],
     ['launch --job 42 --env A=1 --env 1A=2 -- id', 'usage', /'1A' is not the name of a variable/],
     ['launch --job 42 --env NOT_SET_HERE -- id', 'usage', /NOT_SET_HERE is not set here/],
-    ['launch --job 42 --env PATH=/x -- id', 'usage', /PATH is set by the sandbox/],
+    ['launch --job 42 --env HOME=/x -- id', 'usage', /HOME is set by the sandbox/],
     ['launch --job 42 --env-file /etc/none.env -- id', 'io', /cannot open \/etc\/none\.env: ENOENT/],
     [
       'launch --job 42 --env-file /etc/hosts -- id',

@@ -6,7 +6,9 @@ import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { XceError } from '../../src/base/errors.ts';
 import type { Settings } from '../../src/config/settings.ts';
+import type { Resources } from '../../src/rpc/message.ts';
 import type { RunningStep, SandboxSpec } from '../../src/sandbox/backend.ts';
+import { DEFAULT_RESOURCES } from '../../src/sandbox/resources.ts';
 import { createSystemdBackend } from '../../src/sandbox/systemd/backend.ts';
 
 export type StepRequest = {
@@ -20,7 +22,7 @@ export type StepRequest = {
 export type Calls = {
   checkHost: { in: []; out: null };
   create: {
-    in: [SandboxSpec, number];
+    in: [SandboxSpec, number, Partial<Resources>?];
     out: Awaited<ReturnType<ReturnType<typeof createSystemdBackend>['create']>>;
   };
   armDeadline: { in: [SandboxSpec, number]; out: null };
@@ -74,7 +76,7 @@ const handlers: {
     await backend.checkHost();
     return null;
   },
-  create: (spec, ms) => backend.create(spec, ms),
+  create: (spec, ms, asked) => backend.create(spec, { ...DEFAULT_RESOURCES, ...asked }, ms),
   armDeadline: async (spec, ms) => {
     await backend.armDeadline(spec, ms);
     return null;

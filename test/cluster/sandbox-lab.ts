@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 import type { ErrorCode } from '../../src/base/errors.ts';
 import type { Attempt, Epoch, InstanceName, JobId, LeaseNumber, NodeName, Uid } from '../../src/base/ids.ts';
-import type { StepResult } from '../../src/rpc/message.ts';
+import type { Resources, StepResult } from '../../src/rpc/message.ts';
 import type { SandboxSpec } from '../../src/sandbox/backend.ts';
 import { Cluster } from '../support/cluster/cluster.ts';
 import type { Node, Spawned } from '../support/cluster/node.ts';
@@ -71,13 +71,23 @@ const toBase64 = (bytes: Bytes): string => Buffer.from(bytes as string).toString
 export const SETTINGS = {
   cluster: { name: 'lab', instance: 'main', pki: '/etc/xce-sandbox/pki' },
   worker: { runDirectory: '/run/xce-sandbox/main' },
+  nodes: { requestTimeoutMs: 60_000 },
+  environments: [] as { name: string; variables: { name: string; value: string }[] }[],
   sandbox: {
     tasksMax: 256,
+    cpuPercent: null as number | null,
+    cpus: null as number[] | null,
+    memoryBytes: null as number | null,
     tmpBytes: 32 << 20,
     tmpInodes: 4096,
     shmBytes: 32 << 20,
     memlock: 'infinity',
+    stackBytes: 8 << 20,
     stopTimeoutMs: 2000,
+    network: 'job-nodes',
+    networkNames: ['%n'],
+    networkAllow: [] as { address: string; prefix: number }[],
+    path: '/usr/local/bin:/usr/bin:/bin',
     devices: [] as string[],
     groups: [] as string[],
     passEnvironment: [] as string[],
@@ -225,7 +235,7 @@ export type Lab = {
   readonly n2: Node;
   readonly driver: Driver;
   /** Makes a sandbox that `clear` takes away. */
-  create(spec: SandboxSpec): Promise<string>;
+  create(spec: SandboxSpec, asked?: Partial<Resources>): Promise<string>;
   /** Destroys what the test has made, and demands that nothing of it is left. */
   clear(): Promise<void>;
   /** Lets `clear` take away a sandbox that the test makes itself. */
@@ -251,9 +261,9 @@ export const openLab = async (): Promise<Lab> => {
     n2: cluster.node('n2'),
     driver,
     open,
-    create: async (spec) => {
+    create: async (spec, asked = {}) => {
       open.push(spec);
-      return (await driver.call('create', spec, HOUR_MS)).invocationId;
+      return (await driver.call('create', spec, HOUR_MS, asked)).invocationId;
     },
     clear: async () => {
       for (const spec of open.splice(0)) {

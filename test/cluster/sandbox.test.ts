@@ -1,9 +1,10 @@
 import { chownSync, mkdirSync, rmSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import type { NodeName } from '../../src/base/ids.ts';
 import type { Cluster } from '../support/cluster/cluster.ts';
 import type { Node } from '../support/cluster/node.ts';
-import { baseOf, type Driver, type Lab, nextSpec, openLab, SETTINGS, sh } from './sandbox-lab.ts';
+import { baseOf, codeOf, Driver, HOUR_MS, type Lab, nextSpec, openLab, SETTINGS, sh } from './sandbox-lab.ts';
 
 let lab: Lab;
 let cluster: Cluster;
@@ -83,7 +84,7 @@ describe('what a step is', () => {
     const variables = env.stdout.toString('latin1').split('\0').slice(0, -1);
     expect(variables.slice(-3)).toEqual([value.toString('latin1'), 'LD_PRELOAD=', 'B==']);
     expect(variables.map((one) => one.split('=')[0]).slice(0, -3)).toEqual(
-      'PATH HOME TMPDIR USER LOGNAME SHELL LANG XCE_JOB XCE_ATTEMPT XCE_LEASE XCE_NODE XCE_NODES XCE_UID'.split(
+      'HOME TMPDIR USER LOGNAME SHELL XCE_JOB XCE_ATTEMPT XCE_LEASE XCE_NODE XCE_NODES XCE_UID PATH LANG'.split(
         ' ',
       ),
     );
@@ -91,8 +92,10 @@ describe('what a step is', () => {
     await driver.run(spec, id, 'mkdir', ['mkdir', directory]);
     const cwd = await driver.run(spec, id, 'pwd', ['/bin/pwd'], { directory });
     expect(cwd.stdout).toEqual(Buffer.concat([directory, Buffer.from('\n')]));
-    expect((await driver.run(spec, id, 'nodir', ['true'], { directory: '/tmp/absent' })).result.status).toBe(
-      125,
+    const nowhere = await driver.run(spec, id, 'nodir', ['true'], { directory: '/tmp/absent' });
+    expect(nowhere.result.status).toBe(125);
+    expect(nowhere.stderr.toString()).toMatch(
+      /\/tmp\/absent: No such file or directory\nxce-sandbox: the step has no such working directory\n$/,
     );
   });
 
@@ -417,5 +420,124 @@ int main(int c, char **v) {
     expect(seen.stdout.toString()).toBe(
       `size 3 sum 3 shared 3\n700 ${spec.uid}\n${spec.uid}\n/dev/shm:\n\n/tmp:\n`,
     );
+  });
+});
+
+describe('what a job may use of its node', () => {
+  /** A sandbox of a worker with other settings. */
+  const withSettings = async (
+    more: Partial<typeof SETTINGS.sandbox>,
+    work: (own: Driver) => Promise<void>,
+    environments = SETTINGS.environments,
+  ): Promise<void> => {
+    const sandbox = { ...SETTINGS.sandbox, ...more };
+    const own = await Driver.start(n1, { ...SETTINGS, sandbox, environments });
+    try {
+      await work(own);
+    } finally {
+      await own.close();
+    }
+  };
+
+  test('are the configured devices that the node has, or those that were asked for', async () => {
+    await n1.must(sh('mknod -m 666 /dev/xce0 c 10 229; mknod -m 666 /dev/xce1 c 10 229'));
+    await n1.must(sh('mknod -m 666 /dev/other c 10 229'));
+    await withSettings({ devices: ['/dev/xce*', '/dev/absent'] }, async (own) => {
+      // ENODEV or ENOENT are words of a driver; EPERM is the control group's.
+      const look = 'for d in xce0 xce1 other; do [ -e /dev/$d ] && (: </dev/$d) && echo $d; done; true';
+      for (const [asked, seen] of [
+        [{}, 'xce0\nxce1\n'],
+        [{ devices: ['/dev/xce1'] }, 'xce1\n'],
+        [{ devices: [] }, ''],
+      ] as const) {
+        const spec = nextSpec();
+        lab.open.push(spec);
+        const { invocationId } = await own.call('create', spec, HOUR_MS, { ...asked } as object);
+        expect((await own.run(spec, invocationId, 'a', sh(look))).stdout.toString()).toBe(seen);
+      }
+      const greedy = nextSpec();
+      expect(await codeOf(own.call('create', greedy, HOUR_MS, { devices: ['/dev/other'] }))).toBe(
+        'resource-refused',
+      );
+    });
+  });
+
+  test('are the stack, locked memory and environment of the configuration', async () => {
+    const variables = [
+      { name: 'PATH', value: '/opt/mpi/bin:/usr/bin:/bin' },
+      { name: 'LD_LIBRARY_PATH', value: '/opt/mpi/lib' },
+    ];
+    const environments = [{ name: 'mpi', variables }];
+    const more = { memlock: String(4 << 20), stackBytes: 16 << 20, path: '/usr/bin:/opt/site' };
+    await withSettings(
+      more,
+      async (own) => {
+        const show = sh(
+          'ulimit -l; ulimit -S -s; ulimit -H -s; ulimit -c; echo $PATH; echo $LD_LIBRARY_PATH',
+        );
+        for (const [asked, path, library] of [
+          [{}, '/usr/bin:/opt/site', ''],
+          [{ profile: 'mpi' }, '/opt/mpi/bin:/usr/bin:/bin', '/opt/mpi/lib'],
+        ] as const) {
+          const spec = nextSpec();
+          lab.open.push(spec);
+          const { invocationId } = await own.call('create', spec, HOUR_MS, asked);
+          const end = await own.run(spec, invocationId, 'a', ['/bin/bash', ...show.slice(1)]);
+          expect(end.stdout.toString()).toBe(`4096\n16384\nunlimited\n0\n${path}\n${library}\n`);
+        }
+        expect(await codeOf(own.call('create', nextSpec(), HOUR_MS, { profile: 'gcc' }))).toBe(
+          'resource-refused',
+        );
+      },
+      environments,
+    );
+  });
+
+  test('is no limit that the kernel of the node cannot hold', async () => {
+    const spec = nextSpec();
+    expect(await codeOf(driver.call('create', spec, HOUR_MS, { memoryBytes: 1 << 30 }))).toBe(
+      'resource-unsupported',
+    );
+    expect(await driver.call('scan', spec)).toEqual([]);
+  });
+
+  /** Sends a datagram from inside; EPERM is what the filter of the control group answers. */
+  const reach = (address: string): string[] => [
+    '/bin/bash',
+    '-c',
+    `echo >/dev/udp/${address}/9 && echo sent`,
+  ];
+
+  test('is the network of its nodes alone', async () => {
+    const spec = nextSpec();
+    const id = await create(spec);
+    for (const near of ['127.0.0.1', n1.address, lab.n2.address]) {
+      expect((await driver.run(spec, id, 'near', reach(near))).stdout.toString()).toBe('sent\n');
+    }
+    const far = await driver.run(spec, id, 'far', reach('10.77.0.200'));
+    expect(far.stderr.toString()).toMatch(/Operation not permitted/);
+    const alone = nextSpec({ nodes: ['n1'] as NodeName[] });
+    const aloneId = await create(alone);
+    const other = await driver.run(alone, aloneId, 'far', reach(lab.n2.address));
+    expect(other.stderr.toString()).toMatch(/Operation not permitted/);
+    const unknown = nextSpec({ nodes: ['n1', 'n99'] as NodeName[] });
+    expect(await codeOf(driver.call('create', unknown, HOUR_MS))).toBe('sandbox-refused');
+  });
+
+  test('is what the site opens beside', async () => {
+    await withSettings({ networkAllow: [{ address: '10.77.0.192', prefix: 27 }] }, async (own) => {
+      const spec = nextSpec();
+      lab.open.push(spec);
+      const { invocationId } = await own.call('create', spec, HOUR_MS);
+      expect((await own.run(spec, invocationId, 'a', reach('10.77.0.200'))).stdout.toString()).toBe('sent\n');
+      const far = await own.run(spec, invocationId, 'b', reach('10.77.0.230'));
+      expect(far.stderr.toString()).toMatch(/Operation not permitted/);
+    });
+    await withSettings({ network: 'open' }, async (own) => {
+      const spec = nextSpec();
+      lab.open.push(spec);
+      const { invocationId } = await own.call('create', spec, HOUR_MS);
+      expect((await own.run(spec, invocationId, 'a', reach('10.77.0.230'))).stdout.toString()).toBe('sent\n');
+    });
   });
 });

@@ -15,7 +15,7 @@ export const createSystemdBackend = (settings: Settings): SandboxBackend => {
   const context: Context = { settings, systemd, unsettled: new Map() };
   return {
     checkHost: () => checkHost(context),
-    create: (spec, remainingMs) => createSandbox(context, spec, remainingMs),
+    create: (spec, resources, remainingMs) => createSandbox(context, spec, resources, remainingMs),
     armDeadline: (spec, remainingMs) => armDeadlineTimer(systemd, placeOf(context, spec).names, remainingMs),
     startStep: (spec, invocationId, step) => startSandboxStep(context, spec, invocationId, step),
     stopSteps: (spec) => stopAllSteps(context, spec),

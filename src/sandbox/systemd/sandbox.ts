@@ -16,16 +16,25 @@ import { mountOf } from '../../os/mounts.ts';
 import { kindOf, listDevices, listNames, removeFile, resolvePath } from '../../os/root-files.ts';
 import { closeDirectory, openRooted } from '../../os/rooted.ts';
 import { pause } from '../../os/watch.ts';
-import type { Mount } from '../../rpc/message.ts';
+import type { Mount, Resources } from '../../rpc/message.ts';
 import type { CreatedSandbox, SandboxSpec } from '../backend.ts';
 import type { BoxPaths } from '../box.ts';
 import type { SandboxKey, SandboxNames } from '../names.ts';
-import { anchorUnit, EXIT_DROP, EXIT_WORKSPACE, sliceUnit, type UnitFacts } from '../properties.ts';
+import {
+  anchorUnit,
+  EXIT_DROP,
+  EXIT_NETWORK,
+  EXIT_WORKSPACE,
+  sliceUnit,
+  type UnitFacts,
+} from '../properties.ts';
+import { type Allowance, allow } from '../resources.ts';
 import { describeEnd, type ServiceEnd } from '../step-result.ts';
-import { killCgroup } from './cgroup.ts';
+import { killCgroup, requireControllers, verifyLimits } from './cgroup.ts';
 import { type Context, type Place, placeOf } from './context.ts';
 import { armDeadlineTimer } from './deadline.ts';
-import { digestOf, type Marker, readMarker, writeMarker } from './marker.ts';
+import { digestOf, type Making, type Marker, readMarker, writeMarker } from './marker.ts';
+import { reachOf } from './network.ts';
 import {
   boxExists,
   checkVisible,
@@ -52,17 +61,23 @@ export const stopTimeoutMs = (context: Context): number =>
   context.settings.sandbox.stopTimeoutMs + STOP_MARGIN_MS;
 
 /** Everything the unit properties say, looked up on this host. */
-export const unitFacts = (context: Context, spec: SandboxSpec, workspace: string | null): UnitFacts => {
+export const unitFacts = (
+  context: Context,
+  spec: SandboxSpec,
+  workspace: string | null,
+  { allowance, network }: Making,
+): UnitFacts => {
   const resolver = resolvePath('/etc/resolv.conf');
-  const { sandbox } = context.settings;
   return {
     uid: spec.uid,
     ...placeOf(context, spec),
     workspace,
     writablePaths: spec.writablePaths,
-    devices: sandbox.devices.flatMap(listDevices),
+    allowance,
+    devices: allowance.devices.flatMap(listDevices),
+    network,
     resolverFiles: resolver?.startsWith('/run/') === true ? [resolver] : [],
-    settings: sandbox,
+    settings: context.settings.sandbox,
   };
 };
 
@@ -119,6 +134,13 @@ const explainAnchor = (end: ServiceEnd): XceError => {
   if (end.code === 1 && end.status === EXIT_WORKSPACE) {
     return new XceError('sandbox-refused', 'the execution uid cannot reach or write the workspace');
   }
+  if (end.code === 1 && end.status === EXIT_NETWORK) {
+    return new XceError(
+      'resource-unsupported',
+      'this node cannot keep a job from reaching other hosts: its kernel or its container has no BPF for control groups',
+      { next: '[sandbox] network = open' },
+    );
+  }
   if (end.code === 1 && end.status === EXIT_DROP) {
     return new XceError('sandbox-refused', 'the drop of privileges is not what it should be');
   }
@@ -146,15 +168,17 @@ const startAnchor = async (
   context: Context,
   spec: SandboxSpec,
   workspace: string | null,
+  making: Making,
   remainingMs: number,
 ): Promise<string> => {
-  const { systemd, settings } = context;
+  const { systemd } = context;
   const { names } = placeOf(context, spec);
   const description = `xce-sandbox ${spec.instance}: job ${escapeText(spec.job)}, attempt ${spec.attempt}`;
-  await systemd.startSlice(sliceUnit(names, description, settings.sandbox));
-  const anchor = await systemd.startTransient(anchorUnit(unitFacts(context, spec, workspace)));
+  await systemd.startSlice(sliceUnit(names, description, making.allowance));
+  const anchor = await systemd.startTransient(anchorUnit(unitFacts(context, spec, workspace, making)));
   try {
     if (!anchor.hasStarted) throw explainAnchor(await systemd.readEnd(names.anchor));
+    verifyLimits(names.cgroup, making.allowance);
     const [invocationId] = await Promise.all([
       checkAnchor(systemd, spec, names.anchor),
       armDeadlineTimer(systemd, names, remainingMs),
@@ -169,18 +193,20 @@ const startAnchor = async (
 const build = async (
   context: Context,
   spec: SandboxSpec,
+  allowance: Allowance,
   remainingMs: number,
-  { names, box }: Place,
 ): Promise<CreatedSandbox> => {
   const { settings, systemd } = context;
-  const digest = digestOf(spec);
+  const { names, box } = placeOf(context, spec);
+  const digest = digestOf(spec, allowance);
+  const making: Making = { allowance, network: await reachOf(settings, spec) };
   makeBox(settings.worker.runDirectory, box);
-  writeMarker(box, { digest, invocationId: null });
+  writeMarker(box, { ...making, digest, invocationId: null });
   writeUserRecord(spec);
   const workspace = makeWorkspace(spec);
   await Promise.all([mountBox(box, spec, settings.sandbox), forgetUnits(systemd, names)]);
-  const invocationId = await startAnchor(context, spec, workspace, remainingMs);
-  writeMarker(box, { digest, invocationId });
+  const invocationId = await startAnchor(context, spec, workspace, making, remainingMs);
+  writeMarker(box, { ...making, digest, invocationId });
   return { unit: names.anchor, invocationId, created: true, workspace, mounts: listMounts(spec) };
 };
 
@@ -188,12 +214,13 @@ const build = async (
 const findEqual = async (
   systemd: Systemd,
   spec: SandboxSpec,
+  allowance: Allowance,
   place: Place,
   marker: Marker | undefined,
 ): Promise<string | undefined> => {
   if (marker === undefined || marker.invocationId === null) return undefined;
   if (!(await isAnchorAlive(systemd, place.names, marker.invocationId))) return undefined;
-  if (marker.digest !== digestOf(spec)) {
+  if (marker.digest !== digestOf(spec, allowance)) {
     throw new XceError('sandbox-exists', `lease ${spec.lease} has a sandbox with other terms on this node`);
   }
   return marker.invocationId;
@@ -202,14 +229,17 @@ const findEqual = async (
 export const createSandbox = async (
   context: Context,
   spec: SandboxSpec,
+  resources: Resources,
   remainingMs: number,
 ): Promise<CreatedSandbox> => {
   const { systemd } = context;
   const place = placeOf(context, spec);
+  const allowance = allow(context.settings, resources);
+  requireControllers(allowance);
   if (spec.workspaceRoot !== null) checkVisible(spec.workspaceRoot);
   for (const path of spec.writablePaths) checkWritablePath(path);
   if (boxExists(place.box)) {
-    const invocationId = await findEqual(systemd, spec, place, readMarker(place.box));
+    const invocationId = await findEqual(systemd, spec, allowance, place, readMarker(place.box));
     if (invocationId !== undefined) {
       const workspace = makeWorkspace(spec);
       await armDeadlineTimer(systemd, place.names, remainingMs);
@@ -219,7 +249,7 @@ export const createSandbox = async (
   }
   await refuseForeignUnits(systemd, place.names);
   try {
-    return await build(context, spec, remainingMs, place);
+    return await build(context, spec, allowance, remainingMs);
   } catch (error) {
     try {
       await destroySandbox(context, spec);
@@ -243,9 +273,11 @@ export const isAnchorAlive = async (
   return anchor.activeState === 'active' && anchor.invocationId === invocationId;
 };
 
-/** Whether the box says that its anchor is the one of that invocation. */
-export const isBoxOf = (box: BoxPaths, invocationId: string): boolean =>
-  readMarker(box)?.invocationId === invocationId;
+/** What the sandbox was made with, if the box says that its anchor is the one of that invocation. */
+export const makingOf = (box: BoxPaths, invocationId: string): Making | undefined => {
+  const marker = readMarker(box);
+  return marker?.invocationId === invocationId ? marker : undefined;
+};
 
 /**
  * Resolves when the anchor of that invocation is no longer active, or the signal aborts. Sleeps until systemd

@@ -16,7 +16,7 @@ import { describeEnd, LOST, toStepResult } from '../step-result.ts';
 import { HOME_DIRECTORY } from '../user-record.ts';
 import { workspacePaths } from '../workspace.ts';
 import { type Context, placeOf } from './context.ts';
-import { isAnchorAlive, isBoxOf, stopTimeoutMs, unitFacts } from './sandbox.ts';
+import { isAnchorAlive, makingOf, stopTimeoutMs, unitFacts } from './sandbox.ts';
 import type { Systemd, UnitWatch } from './systemd1.ts';
 
 const isOver = (active: string): boolean => active === 'inactive' || active === 'failed';
@@ -86,11 +86,15 @@ export const startSandboxStep = async (
   const { systemd } = context;
   const { names, box } = placeOf(context, spec);
   const workspace = spec.workspaceRoot === null ? null : workspacePaths(spec.workspaceRoot, spec).directory;
-  const input = encodeStepInput(spec, step, workspace ?? HOME_DIRECTORY);
   // systemd itself refuses a step whose anchor is not active (Requisite=); this says which anchor it must be.
-  if (!isBoxOf(box, invocationId)) {
+  const making = makingOf(box, invocationId);
+  if (making === undefined) {
     throw new XceError('sandbox-lost', `the sandbox of lease ${spec.lease} is not the one that was prepared`);
   }
+  const { sandbox, environments } = context.settings;
+  const profile = environments.find(({ name }) => name === making.allowance.profile);
+  const site = { path: sandbox.path, variables: profile?.variables ?? [] };
+  const input = encodeStepInput(spec, step, { home: workspace ?? HOME_DIRECTORY, site });
   const unit = names.step(step.step);
   // Another run under this step id, alive or not, has a file of its own.
   const run = `${step.step}.${randomBytes(8).toString('hex')}`;
@@ -98,7 +102,7 @@ export const startSandboxStep = async (
   if (!createFile(inputFile, input, { uid: 0, gid: spec.uid, mode: 0o440 })) {
     throw new XceError('bug', `${inputFile} is there before it is made`);
   }
-  const draft = stepUnit(unitFacts(context, spec, workspace), step.step, run);
+  const draft = stepUnit(unitFacts(context, spec, workspace, making), step.step, run);
   let pipes: StandardPipes | undefined;
   try {
     pipes = makeStandardPipes({ uid: spec.uid, gid: spec.uid });

@@ -6,7 +6,16 @@
  * It lives in a cgroup of its scope: `killHard` is its power failure, and nothing of it outlives the scope.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { chmodSync, closeSync, existsSync, mkdirSync, openSync, readFileSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { Duplex, PassThrough, type Readable } from 'node:stream';
 import { finished } from 'node:stream/promises';
@@ -21,21 +30,36 @@ const PRODUCT = '/usr/lib/node_modules/xce-sandbox';
 const BOOT_MS_MAX = 120_000;
 const OUTPUT_BYTES_MAX = 8 << 20;
 
-const INIT = `#!/bin/sh
+const MOUNTS = `#!/bin/sh
 mount -t proc proc /proc
 # node would use it, and this kernel then frees pages that are in use
 echo 2 >/proc/sys/kernel/io_uring_disabled
 mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
-mount -t tmpfs tmpfs /run
-mount -t tmpfs -o mode=1777 tmpfs /tmp
 ip link set lo up
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 HOME=/root TERM=dumb
-exec 3<>/dev/ttyS0
+`;
+
+const AGENT = `exec 3<>/dev/ttyS0
 stty raw -echo <&3
 node /guest/agent.mjs
 echo o >/proc/sysrq-trigger
 exec sleep infinity
+`;
+
+/** systemd finds /run and /tmp as it likes them; the agent is a unit of its own. */
+const INIT = {
+  agent: `${MOUNTS}mount -t tmpfs tmpfs /run
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+${AGENT}`,
+  systemd: `${MOUNTS}exec /lib/systemd/systemd`,
+} as const;
+
+const AGENT_UNIT = `[Unit]
+After=multi-user.target
+[Service]
+Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8
+ExecStart=/bin/sh /guest/agent.sh
 `;
 
 /** A path in the guest from which a bundled program finds the native packages of the installed product. */
@@ -66,6 +90,8 @@ export type GuestOptions = {
   /** Its root file system, a directory of the host. */
   readonly root: string;
   readonly memory: string;
+  /** What its PID 1 is. */
+  readonly init?: keyof typeof INIT;
   /** Paths below the root, of the files behind its disks /dev/ubda, /dev/ubdb, … */
   readonly disks: readonly string[];
 };
@@ -114,12 +140,19 @@ export class Guest {
 
   /** Boots and resolves when the agent listens. */
   static async boot(options: GuestOptions): Promise<Guest> {
-    const { scope, name, root, memory, disks } = options;
+    const { scope, name, root, memory, disks, init = 'agent' } = options;
     const memoryDirectory = join(root, 'guest/memory');
     mkdirSync(memoryDirectory, { recursive: true });
     // the guest's memory is a file that it maps: it belongs into memory
     await mustRun(['mount', '-t', 'tmpfs', '-o', 'mode=0700', 'tmpfs', memoryDirectory]);
-    writeFileSync(join(root, 'guest/init'), INIT);
+    writeFileSync(join(root, 'guest/init'), INIT[init]);
+    if (init === 'systemd') {
+      const units = join(root, 'etc/systemd/system');
+      writeFileSync(join(root, 'guest/agent.sh'), AGENT);
+      writeFileSync(join(units, 'guest-agent.service'), AGENT_UNIT);
+      mkdirSync(join(units, 'multi-user.target.wants'), { recursive: true });
+      symlinkSync('../guest-agent.service', join(units, 'multi-user.target.wants/guest-agent.service'));
+    }
     chmodSync(join(root, 'guest/init'), 0o755);
     await bundleFile(new URL('./guest-agent.ts', import.meta.url), join(root, 'guest/agent.mjs'));
     const log = openSync(Guest.#consolePath(options), 'a');

@@ -30,16 +30,25 @@ describe('a good file', () => {
       },
       sandbox: {
         tasksMax: 4096,
+        cpuPercent: null,
+        cpus: null,
+        memoryBytes: null,
         tmpBytes: 2 ** 30,
         tmpInodes: 100_000,
         shmBytes: 2 ** 30,
         memlock: String(64 * 2 ** 20),
+        stackBytes: 8 * 2 ** 20,
         stopTimeoutMs: 5000,
+        network: 'job-nodes',
+        networkNames: ['%n'],
+        networkAllow: [],
+        path: '/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin',
         devices: [],
         groups: [],
         passEnvironment: [],
       },
       storage: [],
+      environments: [],
       mpi: { interfaces: [], agentTimeoutMs: 30_000 },
     });
   });
@@ -80,14 +89,25 @@ run_directory = /run/xce
 drain_timeout = 5m
 [sandbox]
 tasks_max = 100000
+cpu_quota = 6400%
+cpus = 0-2,8
+memory_max = 256G
 tmp_size = 512M
 tmp_inodes = 5000
 shm_size = 16G
 memlock = infinity
+stack = infinity
 stop_timeout = 1m
-devices = /dev/infiniband/uverbs0 /dev/nvidia0
+network = job-nodes
+network_names = %n %n-ib
+network_allow = 10.2.0.0/16 fd00::5
+path = /opt/bin:/usr/bin
+devices = /dev/infiniband/uverbs* /dev/nvidia0
 groups = rdma
 pass_environment = OMP_NUM_THREADS,LANG
+[environment gcc-13]
+PATH = /opt/gcc-13/bin:/usr/bin
+MODULEPATH = "/opt/modules; /site"
 [storage scratch]
 path = /scratch
 workspace = /scratch/xce
@@ -136,18 +156,38 @@ agent_timeout = 45s
       },
       sandbox: {
         tasksMax: 100_000,
+        cpuPercent: 6400,
+        cpus: [0, 1, 2, 8],
+        memoryBytes: 256 * 2 ** 30,
         tmpBytes: 512 * 2 ** 20,
         tmpInodes: 5000,
         shmBytes: 16 * 2 ** 30,
         memlock: 'infinity',
+        stackBytes: null,
         stopTimeoutMs: 60_000,
-        devices: ['/dev/infiniband/uverbs0', '/dev/nvidia0'],
+        network: 'job-nodes',
+        networkNames: ['%n', '%n-ib'],
+        networkAllow: [
+          { address: '10.2.0.0', prefix: 16 },
+          { address: 'fd00::5', prefix: 128 },
+        ],
+        path: '/opt/bin:/usr/bin',
+        devices: ['/dev/infiniband/uverbs*', '/dev/nvidia0'],
         groups: ['rdma'],
         passEnvironment: ['OMP_NUM_THREADS', 'LANG'],
       },
       storage: [
         { name: 'scratch', path: '/scratch', workspace: '/scratch/xce', local: true },
         { name: 'proj-2', path: '/proj', workspace: undefined, local: false },
+      ],
+      environments: [
+        {
+          name: 'gcc-13',
+          variables: [
+            { name: 'PATH', value: '/opt/gcc-13/bin:/usr/bin' },
+            { name: 'MODULEPATH', value: '/opt/modules; /site' },
+          ],
+        },
       ],
       mpi: { interfaces: ['ib0', '10.1.0.0/16'], agentTimeoutMs: 45_000 },
     });

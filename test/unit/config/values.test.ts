@@ -346,3 +346,50 @@ describe('the pool', () => {
     expect(refusalOf(text).message).toContain('75000-75009 belongs to [directory] ranges (75000-75009)');
   });
 });
+
+describe('what a job may use', () => {
+  const decoded = (line: string): unknown => {
+    const text = `${MINIMAL}[sandbox]\n${line}\n`;
+    const { code, message } = refusalOf(text);
+    return code === 'accepted' ? decodeText(text).settings.sandbox : message;
+  };
+
+  test.each([
+    ['cpu_quota = 50%', { cpuPercent: 50 }],
+    ['cpus = 8,0-2', { cpus: [0, 1, 2, 8] }],
+    ['memory_max = 16M', { memoryBytes: 16 << 20 }],
+    ['stack = infinity', { stackBytes: null }],
+    ['network_allow = 10.0.0.2 fd00::/8', { networkAllow: [{ prefix: 32 }, { prefix: 8 }] }],
+    ['devices = /dev/infiniband/*', { devices: ['/dev/infiniband/*'] }],
+  ])('%s is accepted', (line, expected) => {
+    expect(decoded(line)).toMatchObject(expected);
+  });
+
+  test.each([
+    ['cpu_quota = 50', /a share of processors/],
+    ['cpu_quota = 0%', /a share of processors/],
+    ['cpus = 2-1', /a list of processors/],
+    ['cpus = 0-2,1', /names processor 1 twice/],
+    ['cpus = 0-8192', /a list of processors/],
+    ['memory_max = 15M', /less than 16M/],
+    ['stack = 4M', /less than 8M/],
+    ['network = closed', /"job-nodes" or "open"/],
+    ['network_names = ib', /%n for the name/],
+    ['network_allow = host.example', /an address or a network/],
+    ['network_allow = 10.0.0.0/33', /an address or a network/],
+    ['path = /usr/bin:bin', /an absolute path/],
+    ['devices = /dev/*/x', /letters, digits/],
+    ['devices = /dev/a*b*', /letters, digits/],
+    ['devices = /etc/*', /below \/dev/],
+  ])('%s is refused', (line, expected) => {
+    expect(decoded(line)).toMatch(expected);
+  });
+
+  test('an environment has variables of its own, and none that the sandbox sets', () => {
+    const of = (lines: string): string => refusalOf(`${MINIMAL}${lines}`).message;
+    expect(of('[environment gcc]\nPATH = /opt/gcc/bin\nmodulepath = /opt\n')).toBe('');
+    expect(of('[environment Gcc]\nPATH = /x\n')).toMatch(/does not name an environment/);
+    expect(of('[environment gcc]\nHOME = /x\n')).toMatch(/HOME: every sandbox sets it itself/);
+    expect(of('[environment gcc]\na-b = /x\n')).toMatch(/is not the name of a variable/);
+  });
+});

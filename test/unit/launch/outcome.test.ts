@@ -35,6 +35,16 @@ describe('plain tasks', () => {
     expect(decide(ended)).toEqual({ kind: 'job', exitStatus: 7, node: 'n3' });
   });
 
+  test('one that needed too much memory is named beside the status, also when another failed first', () => {
+    const starved: StepResult = { ...killed(9), result: 'oom-kill' };
+    expect(decide([step('n1', 'task', starved)])).toEqual({
+      ...{ kind: 'job', exitStatus: 137, node: 'n1', starved: 'n1' },
+    });
+    expect(decide([step('n1', 'head', exited(1)), step('n2', 'daemon', starved)], ['n2'])).toEqual({
+      ...{ kind: 'job', exitStatus: 1, node: 'n1', starved: 'n2' },
+    });
+  });
+
   test('a signal becomes 128 plus its number, also one that systemd calls success', () => {
     expect(decide([step('n1', 'task', killed(9))])).toMatchObject({ exitStatus: 137 });
     expect(decide([step('n1', 'task', { ...killed(15), result: 'success' })])).toMatchObject({

@@ -37,6 +37,7 @@ const input: LaunchInput = {
   endsOnBadExit: false,
   output: { stdout: undefined, stderr: undefined, mode: 'new' },
   timeoutMs: undefined,
+  resources: undefined,
   stdin: undefined,
 };
 
@@ -231,7 +232,7 @@ describe('a launch', () => {
   });
 
   test.each<[what: string, changes: Partial<LaunchInput>, code: string, says: RegExp]>([
-    ['a variable of the sandbox', { environment: [Buffer.from('PATH=/x')] }, 'usage', /PATH is set by/],
+    ['a variable of the sandbox', { environment: [Buffer.from('HOME=/x')] }, 'usage', /HOME is set by/],
     [
       'a variable of its own',
       { environment: [Buffer.from('XCE_TASK=1')] },

@@ -26,15 +26,32 @@ const facts: UnitFacts = {
   box: boxPaths('/run/xce-sandbox/main', lease),
   workspace: '/scratch/xce/main/42.0',
   writablePaths: [],
+  allowance: {
+    cpuPercent: null,
+    cpus: null,
+    memoryBytes: null,
+    tasks: 4096,
+    devices: [],
+    profile: null,
+  },
   devices: [],
+  network: null,
   resolverFiles: [],
   settings: {
     tasksMax: 4096,
+    cpuPercent: null,
+    cpus: null,
+    memoryBytes: null,
     tmpBytes: 1,
     tmpInodes: 1,
     shmBytes: 1,
     memlock: 'infinity',
+    stackBytes: 8 << 20,
     stopTimeoutMs: 5000,
+    network: 'open',
+    networkNames: ['%n'],
+    networkAllow: [],
+    path: '/usr/bin:/bin',
     devices: [],
     groups: [],
     passEnvironment: [],
@@ -109,14 +126,18 @@ const CONFINEMENT: [string, unknown][] = [
   ],
   ['ReadWritePaths:as', ['/scratch/xce/main/42.0']],
   ['DeviceAllow:a(ss)', []],
+  ['DevicePolicy:s', 'closed'],
   ['LimitNPROC:t', 4096],
   ['LimitMEMLOCK:t', 2 ** 64],
+  ['LimitSTACK:t', 2 ** 64],
+  ['LimitSTACKSoft:t', 8 << 20],
   ['LimitCORE:t', 0],
   ['UMask:u', 0o077],
   ['IgnoreSIGPIPE:b', false],
   ['TimeoutStopUSec:t', 5_000_000],
   ['SendSIGKILL:b', true],
   ['KillMode:s', 'control-group'],
+  ['OOMPolicy:s', 'kill'],
   ['CollectMode:s', 'inactive-or-failed'],
   ['Environment:as', ['LC_ALL=C']],
 ];
@@ -145,9 +166,9 @@ describe('the properties of a step', () => {
 
   test('carry no word that a job chose, and run nothing as root', () => {
     expect(argvOf(step).slice(3)).toEqual(['bash', '70001', '/run/xce/input/a1.0123']);
-    expect(asExpanded(argvOf(step)[2] ?? '')).toContain('exec /usr/bin/env "${a[@]}"');
+    expect(asExpanded(argvOf(step)[2] ?? '')).toContain('exec /usr/bin/env "${a[@]:1}"');
     const odd = { ...facts, workspace: '/scratch/$HOME/${x}$$' };
-    expect(argvOf(anchorUnit(odd)).map(asExpanded).at(-1)).toBe('/scratch/$HOME/${x}$$');
+    expect(argvOf(anchorUnit(odd)).map(asExpanded).slice(-2)).toEqual(['/scratch/$HOME/${x}$$', 'open']);
     expect(listed(step).filter(([name]) => name.startsWith('Exec'))).toHaveLength(1);
   });
 
@@ -196,7 +217,7 @@ describe('the anchor', () => {
       ...CONFINEMENT,
       ['ExecStart:a(sasb)', [['/bin/bash', argvOf(anchor), false]]],
     ]);
-    expect(argvOf(anchor).slice(3)).toEqual(['bash', '70001', '/scratch/xce/main/42.0']);
+    expect(argvOf(anchor).slice(3)).toEqual(['bash', '70001', '/scratch/xce/main/42.0', 'open']);
   });
 });
 
@@ -224,9 +245,53 @@ describe('the deadline', () => {
   });
 });
 
+const limited: UnitFacts = {
+  ...facts,
+  allowance: { ...facts.allowance, cpuPercent: 250, cpus: [0, 3, 9], memoryBytes: 1 << 30, tasks: 64 },
+  network: [
+    { address: '10.77.0.12', prefix: 32 },
+    { address: 'fd00::1:2', prefix: 64 },
+  ],
+};
+
+describe('the limits of a job', () => {
+  test('stand on its slice, so that all its steps share them', () => {
+    const slice = sliceUnit(names, 'job', limited.allowance);
+    expect(listed(slice).slice(2)).toEqual([
+      ['TasksMax:t', 64],
+      ['CPUQuotaPerSecUSec:t', 2_500_000],
+      ['AllowedCPUs:ay', [0b1001, 0b10]],
+      ['MemoryMax:t', 1 << 30],
+      ['MemorySwapMax:t', 0],
+    ]);
+    expect(listed(sliceUnit(names, 'job', facts.allowance)).slice(2)).toEqual([['TasksMax:t', 4096]]);
+    expect(valueIn(stepUnit(limited, 'b', 'b.1'), 'LimitNPROC:t')).toBe(64);
+  });
+
+  test('of its network are the list, half of the loopback addresses, and nothing else', () => {
+    for (const unit of [anchorUnit(limited), stepUnit(limited, 'b', 'b.1')]) {
+      expect(valueIn(unit, 'IPAddressDeny:a(iayu)')).toEqual([
+        [2, [0, 0, 0, 0], 0],
+        [10, Array(16).fill(0), 0],
+      ]);
+      expect(valueIn(unit, 'IPAddressAllow:a(iayu)')).toEqual([
+        [2, [127, 0, 0, 0], 9],
+        [10, [...Array(15).fill(0), 1], 128],
+        [2, [10, 77, 0, 12], 32],
+        [10, [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2], 64],
+      ]);
+    }
+    expect(argvOf(anchorUnit(limited)).at(-1)).toBe('limited');
+  });
+});
+
 test('every property can be sent', () => {
   const drafts = [stepUnit(facts, 'a', 'a.1'), anchorUnit(facts), ...deadlineUnits(names, 0, 1)];
-  for (const draft of [...drafts, sliceUnit(names, 'a "b"', facts.settings)]) {
+  for (const draft of [
+    ...drafts,
+    sliceUnit(names, 'a "b"', limited.allowance),
+    stepUnit(limited, 'b', 'b.1'),
+  ]) {
     const bytes = encodeCall(
       {
         destination: 'x',

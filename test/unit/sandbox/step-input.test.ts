@@ -10,7 +10,7 @@ import type {
   Uid,
 } from '../../../src/base/ids.ts';
 import type { SandboxSpec, StepSpec } from '../../../src/sandbox/backend.ts';
-import { encodeStepInput } from '../../../src/sandbox/step-input.ts';
+import { encodeStepInput as encode } from '../../../src/sandbox/step-input.ts';
 
 const spec: SandboxSpec = {
   instance: 'main' as InstanceName,
@@ -34,6 +34,9 @@ const step = (
   environment: environment.map((text) => Buffer.from(text)),
   directory: directory === undefined ? null : Buffer.from(directory),
 });
+const SITE = { path: '/usr/local/bin:/usr/bin', variables: [] };
+const encodeStepInput = (of: SandboxSpec, what: StepSpec, home: string): Buffer =>
+  encode(of, what, { home, site: SITE });
 const strings = (bytes: Buffer): string[] => bytes.toString('latin1').split('\0').slice(0, -1);
 const codeOf = (call: () => unknown): unknown => {
   try {
@@ -45,28 +48,43 @@ const codeOf = (call: () => unknown): unknown => {
 };
 
 describe('the input of a step', () => {
-  test('is the options of env, the fixed environment, the caller environment and the command', () => {
+  test('is the directory, the options of env, the fixed environment, the caller environment and the command', () => {
     expect(strings(encodeStepInput(spec, step(['id', '-u'], ['A=b=c']), '/home'))).toEqual([
+      '/home',
       '--ignore-environment',
-      '--chdir=/home',
       '--',
-      'PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin',
       'HOME=/run/xce/home',
       'TMPDIR=/tmp',
       'USER=xce-main-7',
       'LOGNAME=xce-main-7',
       'SHELL=/bin/bash',
-      'LANG=C.UTF-8',
       'XCE_JOB=42[1]',
       'XCE_ATTEMPT=0',
       'XCE_LEASE=7',
       'XCE_NODE=n1',
       'XCE_NODES=n1,n2',
       'XCE_UID=70001',
+      'PATH=/usr/local/bin:/usr/bin',
+      'LANG=C.UTF-8',
       'A=b=c',
       'id',
       '-u',
     ]);
+  });
+
+  test('has the profile over what the site gives to all, and the caller over both', () => {
+    const site = {
+      path: '/usr/bin',
+      variables: [
+        { name: 'PATH', value: '/opt/mpi/bin:/usr/bin' },
+        { name: 'LD_LIBRARY_PATH', value: '/opt/mpi/lib' },
+      ],
+    };
+    const all = (environment: string[]): string[] =>
+      strings(encode(spec, step(['true'], environment), { home: '/', site })).slice(-4, -1);
+    const [path, library] = ['PATH=/opt/mpi/bin:/usr/bin', 'LD_LIBRARY_PATH=/opt/mpi/lib'];
+    expect(all([])).toEqual([path, 'LANG=C.UTF-8', library]);
+    expect(all(['PATH=/mine', 'LANG=C'])).toEqual(['PATH=/mine', 'LANG=C', library]);
   });
 
   test('keeps every argument and value byte for byte', () => {
@@ -92,14 +110,12 @@ describe('the input of a step', () => {
   });
 
   test('names the asked directory', () => {
-    expect(strings(encodeStepInput(spec, step(['true'], [], '/w/ a\n'), '/home'))).toContain(
-      '--chdir=/w/ a\n',
-    );
+    expect(strings(encodeStepInput(spec, step(['true'], [], '/w/ a\n'), '/home'))[0]).toBe('/w/ a\n');
     expect(codeOf(() => encodeStepInput(spec, step(['true'], [], 'relative'), '/home'))).toBe('usage');
   });
 
   test('refuses a variable of the sandbox, one that is given twice and one without a name', () => {
-    for (const environment of [['PATH=/x'], ['XCE_NODES='], ['A=1', 'A=2'], ['=x'], ['A'], ['']]) {
+    for (const environment of [['HOME=/x'], ['XCE_NODES='], ['A=1', 'A=2'], ['=x'], ['A'], ['']]) {
       expect(codeOf(() => encodeStepInput(spec, step(['true'], environment), '/'))).toBe('usage');
     }
   });

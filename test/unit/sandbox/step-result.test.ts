@@ -32,6 +32,9 @@ describe('the result of a step', () => {
       stopped: true,
     });
     expect(toStepResult(end({ activeExitUs: 0n })).stopped).toBe(false);
+    // The kernel took a process of it, and then systemd took the rest.
+    const starved = end({ result: 'oom-kill', code: 2, status: 9, activeExitUs: 999n });
+    expect(toStepResult(starved)).toMatchObject({ result: 'oom-kill', stopped: false });
   });
 
   test('keeps a failure without a process and is lost for a success without one', () => {

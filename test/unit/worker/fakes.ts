@@ -14,7 +14,7 @@ import type {
 import { signCertificate } from '../../../src/lease/certificate.ts';
 import { openTicket, signTicket, type TicketClaims } from '../../../src/lease/ticket.ts';
 import type { StateFiles } from '../../../src/os/state-files.ts';
-import type { StepResult, StreamCommand, StreamEvent } from '../../../src/rpc/message.ts';
+import type { Resources, StepResult, StreamCommand, StreamEvent } from '../../../src/rpc/message.ts';
 import type { ServerStream } from '../../../src/rpc/verbs.ts';
 import type {
   CreatedSandbox,
@@ -171,7 +171,7 @@ export class FakeBackend implements SandboxBackend {
     }
   }
 
-  create(spec: SandboxSpec, remainingMs: number): Promise<CreatedSandbox> {
+  create(spec: SandboxSpec, _resources: Resources, remainingMs: number): Promise<CreatedSandbox> {
     return this.#perform('create', spec.lease, () => this.#create(spec, remainingMs));
   }
 

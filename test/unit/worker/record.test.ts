@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { openTicket } from '../../../src/lease/ticket.ts';
+import { DEFAULT_RESOURCES } from '../../../src/sandbox/resources.ts';
 import { decodeRecord, encodeRecord, type SandboxRecord } from '../../../src/worker/record.ts';
 import { claimsFor, KEYS, ticketFor, WORKER_KEYS } from './fakes.ts';
 
@@ -11,6 +12,7 @@ const record: SandboxRecord = {
   claims: claimsFor(nonce),
   grants: [{ nonce, issuedMs: 1000, deadlineMs: 61_000 }],
   deadlineMs: 61_000,
+  resources: { ...DEFAULT_RESOURCES, memoryBytes: 1 << 30, cpus: [0, 1] },
   anchor: {
     unit: 'a.service',
     invocationId: 'i1',

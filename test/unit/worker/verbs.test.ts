@@ -81,7 +81,7 @@ describe('the table of verbs', () => {
     const { table, nonces } = setUp();
     const answer = await table.challenge.answer(CONTROLLER, { purpose: 'ticket' }, quiet);
     expect(answer).toMatchObject({
-      protocol: { major: 1, minor: 0 },
+      protocol: { major: 1, minor: 1 },
       version: '1.2.3',
       node: 'n1',
       bootId: 'boot-1',
