@@ -186,7 +186,7 @@ describe('lease repair', () => {
   });
 });
 
-describe('a damaged log is the same to every command, and none touches it:', () => {
+describe('a damaged log is the same to every command, and none touches it:', { timeout: 60_000 }, () => {
   type Refused = {
     readonly code: string;
     readonly status: number;

@@ -109,10 +109,7 @@ describe('without a log nothing starts as new', () => {
 
   test.each(USERS)('%s: an empty file', async (args) => {
     host.write(LOG, '', 0o600);
-    // A writer looks for its token of the epoch first; the file was made by nobody.
-    const fenced = args === ALLOCATE;
-    const refusal = fenced ? { code: 'log-fenced', status: 77 } : { code: 'log-corrupt', status: 65 };
-    await expectRefusal(host, { args, ...refusal });
+    await expectRefusal(host, { args, code: 'log-corrupt', status: 65 });
     expect(host.snapshot(LOG_DIRECTORY)).toEqual({ 'leases.wal.1': '' });
   });
 
