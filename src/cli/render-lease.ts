@@ -174,9 +174,10 @@ export const renderProbe = ({ directory, type, source, probe }: StorageProbe): s
     ...probe.kept.map((promise): Field => ['kept', promise]),
   ]);
 
-const describeSkew = (skewMs: number): string => {
-  if (Math.abs(skewMs) < 1000) return 'in step with';
-  return `${formatDuration(Math.abs(skewMs))} ${skewMs < 0 ? 'behind' : 'ahead of'}`;
+const describeSkew = (skewMs: number | null): string => {
+  if (skewMs === null) return 'not measured: something stands behind the newest record';
+  const apart = `${formatDuration(Math.abs(skewMs))} ${skewMs < 0 ? 'behind' : 'ahead of'}`;
+  return `storage is ${Math.abs(skewMs) < 1000 ? 'in step with' : apart} the writer of the newest record`;
 };
 
 const describeNewest = ({ newestAgeMs, behindMs }: ClockReport): string =>
@@ -193,6 +194,6 @@ export const renderVerification = (result: LogVerification): string =>
       `epoch ${epoch}`,
       `${status}, ${records} records, ${bytes} bytes`,
     ]),
-    ['skew', `storage is ${describeSkew(result.clocks.storageSkewMs)} the writer of the newest record`],
+    ['skew', describeSkew(result.clocks.storageSkewMs)],
     ['newest', describeNewest(result.clocks)],
   ]);

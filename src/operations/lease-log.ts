@@ -45,8 +45,8 @@ export type LogVerification = LogPosition & {
 
 /** What the newest record shows of three clocks: of its writer, of the storage and of this host. */
 export type ClockReport = {
-  /** The storage's clock minus the writer's when it was written, milliseconds. */
-  readonly storageSkewMs: number;
+  /** The storage's clock minus the writer's when it was written, milliseconds; null where nothing shows it. */
+  readonly storageSkewMs: number | null;
   /** How long ago this host's clock says it was; 0 where it says that the record is yet to come. */
   readonly newestAgeMs: number;
   /** By how much at least this host's clock is behind the writer's. */
@@ -54,14 +54,14 @@ export type ClockReport = {
 };
 
 const reportClocks = ({ recordMs, storageMs }: RecordTimes, nowMs: number): ClockReport => ({
-  storageSkewMs: storageMs - recordMs,
+  storageSkewMs: storageMs === null ? null : storageMs - recordMs,
   newestAgeMs: Math.max(0, nowMs - recordMs),
   behindMs: Math.max(0, recordMs - nowMs),
 });
 
 const tellSkew = (context: Context, { storageSkewMs, behindMs }: ClockReport): void => {
   const { skewMs } = context.settings.lease;
-  if (Math.max(Math.abs(storageSkewMs), behindMs) <= skewMs) return;
+  if (Math.max(Math.abs(storageSkewMs ?? 0), behindMs) <= skewMs) return;
   context.tell(
     `the clocks are further apart than [lease] skew allows (${formatDuration(skewMs)}): set them right; until then no host lets a lease of another one expire`,
   );

@@ -41,8 +41,8 @@ export type LogProblem = {
 export type RecordTimes = {
   /** By the clock of who wrote it. */
   readonly recordMs: number;
-  /** By the clock of the storage. */
-  readonly storageMs: number;
+  /** By the clock of the storage; null where something was written behind it. */
+  readonly storageMs: number | null;
 };
 
 export type LogReport<State> = {
@@ -164,7 +164,7 @@ export const checkLog = async <State, Event>(
           state: replay.state,
           tornBytes,
           recordMs: replay.wallMs,
-          storageMs: Math.round(writtenMs),
+          storageMs: tornBytes === 0 ? Math.round(writtenMs) : null,
         };
         await reader.checkSeen(highest, replay, seen);
       }
