@@ -145,7 +145,7 @@ export const openStream = (http: ServerHttp2Stream, observer: StreamObserver): O
   const abandon = (reason: unknown): void => {
     if (done || gone.signal.aborted) return;
     const error =
-      reason instanceof XceError ? reason : new XceError('bug', 'a command failed', { cause: reason });
+      reason instanceof XceError ? reason : new XceError('bug', 'the handler failed', { cause: reason });
     gone.abort(error);
     stdin.destroy(error);
     rejectHead(error);

@@ -2,7 +2,8 @@
  * The server of the worker protocol: any number of listeners, one table of verbs.
  *
  * A connection is identified before a byte of HTTP/2 is read; a request is refused by its caller before its
- * body is. No request can end the process: what a handler throws becomes an answer and a report.
+ * body is. No request can end the process: what a handler throws becomes an answer and a report, and so does what
+ * anything throws that it began and nobody awaits (os/scope.ts).
  */
 import { messageOf, XceError } from '../base/errors.ts';
 import type { LeaseNumber, Uid } from '../base/ids.ts';
@@ -16,6 +17,7 @@ import {
   serveHttp2,
 } from '../os/http2.ts';
 import { readPeerCredentials } from '../os/peer.ts';
+import { runInScope } from '../os/scope.ts';
 import { addressOf, type Listener, listenTls, listenUnix, type Socket } from '../os/sockets.ts';
 import type { Identity } from '../pki/identity.ts';
 import { type Budget, createBudget, type Hold } from './budget.ts';
@@ -95,7 +97,40 @@ type Call = {
   readonly http: ServerHttp2Stream;
   readonly hold: Hold;
   readonly audit: Audit;
+  readonly crash: Crash;
 };
+
+/** An error that something threw which a request had begun, and that nobody awaited: the request fails by it. */
+class Crash {
+  readonly noticed: Promise<never>;
+  readonly #late: (error: unknown) => void;
+  #reject: (error: unknown) => void = () => undefined;
+  #isOpen = true;
+
+  /** `late` is told of one that comes when the request has failed already, or is over. */
+  constructor(late: (error: unknown) => void) {
+    this.#late = late;
+    this.noticed = new Promise((_, reject) => {
+      this.#reject = reject;
+    });
+    // Most requests are over without one.
+    this.noticed.catch(() => undefined);
+  }
+
+  notice(error: unknown): void {
+    if (!this.#isOpen) {
+      this.#late(error);
+      return;
+    }
+    this.#isOpen = false;
+    // Whatever its code, nobody meant it to get here.
+    this.#reject(error instanceof XceError ? new XceError('bug', error.message, { cause: error }) : error);
+  }
+
+  close(): void {
+    this.#isOpen = false;
+  }
+}
 
 /** What one request asked for and whether it has happened, for the report that it leaves. */
 class Audit {
@@ -204,7 +239,7 @@ const answerUnary = async <V extends UnaryVerb>(
 };
 
 const serveStream = async <V extends StreamVerb>(
-  { connection, http, hold, audit }: Call,
+  { connection, http, hold, audit, crash }: Call,
   verb: V,
   entry: StreamEntry<V>,
   times: RpcTimes,
@@ -215,6 +250,7 @@ const serveStream = async <V extends StreamVerb>(
     started: () => audit.done(),
     bytes: (channel, count) => meter.bytes(channel, count),
   });
+  crash.noticed.catch((error: unknown) => open.fail(error));
   const timer = setTimeout(
     () => open.fail(new XceError('timeout', `the head did not come within ${times.requestMs} ms`)),
     times.requestMs,
@@ -284,6 +320,9 @@ export const createServer = (options: ServerOptions): RpcServer => {
     let known: Verb | undefined;
     let hold: Hold | undefined;
     const audit = new Audit((subject) => report({ what: 'done', peer: who, verb, subject }));
+    const reportBug = (error: unknown): void =>
+      report({ what: 'bug', peer: who, verb, error, subject: audit.subject });
+    const crash = new Crash(reportBug);
     meter.open(1);
     try {
       verb = parseVerb(headers);
@@ -297,13 +336,18 @@ export const createServer = (options: ServerOptions): RpcServer => {
       }
       connection.requireValid();
       hold = connection.budget.hold();
-      await runVerb({ connection, http, hold, audit }, known);
+      const call = { connection, http, hold, audit, crash };
+      const run = runVerb.bind(undefined, call, known);
+      await runInScope({ crashed: (error) => crash.notice(error) }, () =>
+        Promise.race([run(), crash.noticed]),
+      );
       meter.request(known, 'ok');
     } catch (error) {
       meter.request(known ?? '-', codeOf(error));
       reportFailure(who, verb, audit, error);
       respondError(http, error);
     } finally {
+      crash.close();
       meter.open(-1);
       hold?.release();
     }
@@ -399,10 +443,14 @@ export const createServer = (options: ServerOptions): RpcServer => {
       refuseConnection(socket, refusal);
       return;
     }
-    try {
-      serveConnection(socket, connection, kind, group);
-    } catch (error) {
+    const crashed = (error: unknown): void => {
       report({ what: 'bug', peer: describePeer(connection.peer), verb: '-', error, subject: undefined });
+      socket.destroy();
+    };
+    try {
+      runInScope({ crashed }, () => serveConnection(socket, connection, kind, group));
+    } catch (error) {
+      crashed(error);
     }
   };
 

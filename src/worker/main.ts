@@ -6,40 +6,22 @@
  * worker. A worker that is killed leaves its steps to the next one, which ends them and keeps the sandboxes.
  */
 import { parseArgs } from 'node:util';
-import { messageOf, XceError } from '../base/errors.ts';
-import { isInRange } from '../base/id-range.ts';
+import { ERRORS, messageOf, XceError } from '../base/errors.ts';
 import { chooseConfigPath, loadConfig } from '../config/load.ts';
 import type { Settings } from '../config/settings.ts';
-import { signCertificate } from '../lease/certificate.ts';
-import { hexOfPublicKey } from '../lease/signed-text.ts';
-import { openTicket } from '../lease/ticket.ts';
-import { bootClock } from '../os/boot-clock.ts';
-import { readBootId } from '../os/clock.ts';
 import { systemConfigPorts, workingDirectory } from '../os/config-ports.ts';
 import { isStderrJournal, sendToJournal } from '../os/journal-socket.ts';
-import { mountOf } from '../os/mounts.ts';
-import { createNameService } from '../os/name-service.ts';
 import { findPackage } from '../os/package-root.ts';
+import { catchStrays } from '../os/scope.ts';
 import { notifyServiceManager, readWatchdogMs } from '../os/service-manager.ts';
 import { adoptSockets } from '../os/sockets.ts';
-import { readUnitOf } from '../os/unit-of.ts';
 import { withinMs } from '../os/within.ts';
-import { type Identity, loadIdentity, loadTicketPublicKey } from '../pki/identity.ts';
-import { connectTls } from '../rpc/client.ts';
-import { createServer } from '../rpc/server.ts';
+import { type Identity, loadIdentity } from '../pki/identity.ts';
 import type { RpcServer, TlsListening } from '../rpc/verbs.ts';
-import type { SandboxBackend } from '../sandbox/backend.ts';
-import { boxPaths } from '../sandbox/box.ts';
 import { createSystemdBackend } from '../sandbox/systemd/backend.ts';
-import { Daemons } from './daemons.ts';
-import { encodeAudit, entryOfReport, type JournalEntry, JournalLimit, lineOf } from './journal.ts';
-import { Memory } from './memory.ts';
-import { Nonces } from './nonces.ts';
+import { assemble, type IdentityHolder } from './assemble.ts';
+import { encodeAudit, entryOfReport, type JournalEntry, lineOf } from './journal.ts';
 import type { Report } from './ports.ts';
-import { openWorkerState } from './state.ts';
-import { storageCheck } from './storage.ts';
-import { Supervisor } from './supervisor.ts';
-import { workerVerbs } from './verbs.ts';
 
 const USAGE = 'usage: xce-sandbox-worker [--config FILE] | --version | --help\n';
 /** On top of the time that a step may take to end, when the worker itself ends. */
@@ -47,8 +29,6 @@ const SHUTDOWN_MARGIN_MS = 5000;
 /** Names of the sockets in the socket unit. */
 const TLS_SOCKET = 'tls';
 const LOCAL_SOCKET = 'local';
-/** A step's unit, as sandbox/names.ts makes it. */
-const STEP_UNIT = /\.step\.([a-z0-9]{1,16})\.service$/;
 
 const hasJournal = isStderrJournal(process.env);
 
@@ -76,90 +56,6 @@ const checkIdentity = (identity: Identity, settings: Settings): void => {
       { at: cluster.pki, next: `xce-sandbox pki issue --role worker --node ${worker.node} --out DIR` },
     );
   }
-};
-
-type WorkerParts = { readonly server: RpcServer; readonly supervisor: Supervisor };
-
-/** Certificates change while the worker runs; whoever connects takes the present one. */
-type IdentityHolder = { identity: Identity };
-
-const assemble = (settings: Settings, holder: IdentityHolder, backend: SandboxBackend): WorkerParts => {
-  const { cluster, worker, sandbox, mpi, directory, nodes, pool } = settings;
-  const installed = findPackage(import.meta.url);
-  const ticketKey = loadTicketPublicKey(cluster.pki);
-  const state = openWorkerState(worker.stateDirectory, worker.runDirectory);
-  const names = createNameService({ controlUid: directory.controlUid, timeoutMs: directory.timeoutMs });
-  const bootId = readBootId();
-  const nonces = new Nonces(bootClock);
-  const supervisor = new Supervisor(
-    {
-      cluster: cluster.name,
-      instance: cluster.instance,
-      node: worker.node,
-      clock: bootClock,
-      bootId,
-      backend,
-      openTicket: (ticket) => openTicket(ticket, ticketKey),
-      requireUnused: async (uid) => {
-        const { answer, reason } = await names.lookUp(uid);
-        if (answer === 'present') throw new XceError('uid-taken', reason);
-        if (answer === 'unknown') throw new XceError('name-service', reason);
-      },
-      requireStorage: storageCheck(settings, mountOf),
-      requirePool: (uid) => {
-        if (!isInRange(uid, pool)) {
-          throw new XceError('sandbox-refused', `uid ${uid} is not in this node's pool`);
-        }
-      },
-      signCertificate: (claims) => signCertificate(claims, state.key),
-      records: state.records,
-      busy: state.busy,
-      openAgentSocket: (lease, uid) =>
-        server.listenSandbox(boxPaths(worker.runDirectory, lease).agentSocket, lease, uid),
-      report,
-      startTimeoutMs: mpi.agentTimeoutMs,
-      drainTimeoutMs: worker.drainTimeoutMs,
-    },
-    new Memory(state.seen),
-    nonces,
-  );
-  const daemons = new Daemons({
-    connect: (node, signal) =>
-      connectTls(
-        { address: node, port: nodes.port, identity: holder.identity, expectNode: node },
-        { timeoutMs: nodes.connectTimeoutMs, signal },
-      ),
-    stepOfProcess: (pid) => STEP_UNIT.exec(readUnitOf(pid) ?? '')?.[1],
-    report,
-    startTimeoutMs: mpi.agentTimeoutMs,
-    graceMs: sandbox.stopTimeoutMs,
-  });
-  const self = {
-    version: installed.version,
-    node: worker.node,
-    instance: cluster.instance,
-    bootId,
-    workerKey: hexOfPublicKey(state.key),
-  };
-  const table = workerVerbs({
-    supervisor,
-    daemons,
-    nonces,
-    self,
-    mpi,
-    agentPath: `${installed.root}/bin/xce-sandbox-agent`,
-    wallMs: bootClock.wallMs,
-    report,
-  });
-  const limit = new JournalLimit(bootClock);
-  const server = createServer({
-    table,
-    report: (entry) => {
-      const taken = limit.take(entry);
-      if (taken !== undefined) write(taken);
-    },
-  });
-  return { server, supervisor };
 };
 
 /** Listens where systemd passed a socket, else where the configuration says. */
@@ -238,14 +134,22 @@ const tell = (assignments: readonly string[]): void => {
   }
 };
 
+/**
+ * An error of the worker's own, which nobody caught and no request began: what the worker believes may be wrong from now on, so
+ * it decides nothing more. The next one looks at every sandbox anew and goes on with those that are as they should be.
+ */
+const endAtOnce = (error: unknown): never => {
+  const text = error instanceof Error ? (error.stack ?? error.message) : String(error);
+  report({ level: 'fault', message: `bug: the worker ends: ${text}` });
+  return process.exit(ERRORS.bug.exit);
+};
+
 const run = async (configPath: string | undefined): Promise<void> => {
   if (process.geteuid?.() !== 0) throw new XceError('not-root', 'the worker must run as root');
   process.umask(0o077);
   const told = untilTold();
   const hangUps = new HangUps();
-  process.on('unhandledRejection', (error) =>
-    report({ level: 'fault', message: `bug: ${error instanceof Error ? error.stack : String(error)}` }),
-  );
+  catchStrays(endAtOnce);
   const path = chooseConfigPath({
     flag: configPath,
     variable: undefined,
@@ -258,7 +162,7 @@ const run = async (configPath: string | undefined): Promise<void> => {
   const holder = { identity };
   const backend = createSystemdBackend(settings);
   await backend.checkHost();
-  const { server, supervisor } = assemble(settings, holder, backend);
+  const { server, supervisor } = assemble(settings, holder, backend, write);
   await supervisor.reconcile();
   const listening = await listen(server, settings, identity);
   hangUps.attend(() => {
