@@ -3,10 +3,11 @@
 # The words that may follow the given words of a command.
 _xce_sandbox_words() {
   case $1 in
-    '') echo 'config help launch lease normalise pki status stop' ;;
+    '') echo 'config help launch lease normalise pki status stop worker' ;;
     'config') echo 'show' ;;
     'lease') echo 'allocate audit compact dump expire init list probe reclaim release renew repair show takeover verify watch' ;;
     'pki') echo 'init issue revoke' ;;
+    'worker') echo 'metrics' ;;
   esac
 }
 
@@ -38,6 +39,7 @@ _xce_sandbox_flags() {
     'pki revoke') echo '--node --serial --config --json' ;;
     'status') echo '--nodes --config --json' ;;
     'stop') echo '--attempt --job --lease --config --json' ;;
+    'worker metrics') echo '--node --config --json' ;;
   esac
 }
 
@@ -132,6 +134,8 @@ _xce_sandbox_value() {
     'stop --job' | 'stop -j') echo '@any' ;;
     'stop --lease') echo '@any' ;;
     'stop --config') echo '@file' ;;
+    'worker metrics --node' | 'worker metrics -n') echo '@any' ;;
+    'worker metrics --config') echo '@file' ;;
   esac
 }
 

@@ -12,6 +12,7 @@ _xce-sandbox() {
     'pki:Certificates and keys of the hosts'
     'status:Show leases, and the sandboxes that the workers have'
     'stop:End every step of a job on all its nodes. Its lease stays'
+    'worker:What a worker has to say of itself'
   )
   _arguments -C ': :->command' '*:: :->rest'
   case $state in
@@ -26,6 +27,7 @@ _xce-sandbox() {
         pki) _xce-sandbox_pki ;;
         status) _xce-sandbox_status ;;
         stop) _xce-sandbox_stop ;;
+        worker) _xce-sandbox_worker ;;
       esac
       ;;
   esac
@@ -108,6 +110,22 @@ _xce-sandbox_pki() {
         init) _xce-sandbox_pki_init ;;
         issue) _xce-sandbox_pki_issue ;;
         revoke) _xce-sandbox_pki_revoke ;;
+      esac
+      ;;
+  esac
+}
+
+_xce-sandbox_worker() {
+  local curcontext=$curcontext state line
+  local -a words_here=(
+    'metrics:Show what a worker has counted, in the text format of Prometheus'
+  )
+  _arguments -C ': :->command' '*:: :->rest'
+  case $state in
+    command) _describe -t commands 'command' words_here ;;
+    rest)
+      case $words[1] in
+        metrics) _xce-sandbox_worker_metrics ;;
       esac
       ;;
   esac
@@ -327,6 +345,13 @@ _xce-sandbox_stop() {
     '--attempt=''[Attempt (requeue count) of the job; default: the latest one with a lease]:N: ' \
     '(-j --job)'{-j+,--job=}'[Job id, exactly as the batch system writes it]:ID: ' \
     '--lease=''[Lease number, in place of --job]:N: ' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_worker_metrics() {
+  _arguments -s -S \
+    '(-n --node)'{-n+,--node=}'[The worker of this node]:NODE: ' \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
     '--json''[Write the result as one JSON document]'
 }

@@ -55,6 +55,9 @@ export const LIMITS = {
   probeMsMax: 3600 * 1000,
   probeRecordBytesMax: 64 << 10,
   messageBytesMax: 4 << 20,
+  metricFamiliesMax: 64,
+  /** Of one family: more than there are pairs of a verb and a code. */
+  metricSamplesMax: 2048,
   frameBytesMax: 64 << 10,
   pemBytesMax: 64 << 10,
   revocationsMax: 10_000,

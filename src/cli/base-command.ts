@@ -36,7 +36,11 @@ export abstract class BaseCommand extends Command {
     writeTalk(`xce-sandbox: ${text}\n`);
   }
 
-  protected async show<T>(flags: { json: boolean }, result: T, render: (result: T) => string): Promise<void> {
+  protected async show<T>(
+    flags: { json: boolean },
+    result: T,
+    render: (result: T) => string | Promise<string>,
+  ): Promise<void> {
     await showResult(flags.json, result, render);
   }
 

@@ -96,10 +96,10 @@ export const writeJson = (value: unknown): Promise<void> => writeOut(`${JSON.str
 export const showResult = async <T>(
   isJson: boolean,
   result: T,
-  render: (result: T) => string,
+  render: (result: T) => string | Promise<string>,
 ): Promise<void> => {
   if (isJson) await writeJson(result);
-  else await writeOut(render(result));
+  else await writeOut(await render(result));
 };
 
 /** Columns padded to their widest cell; the last one is left ragged. */

@@ -240,6 +240,32 @@ export const MESSAGES = {
       ),
     }),
   },
+  /** Controller, operator, local root: what the worker has counted since it started. New in 1.1. */
+  metrics: {
+    request: v.object({}),
+    response: v.object({
+      node: nodeName,
+      families: v.pipe(
+        v.array(
+          v.object({
+            name: v.pipe(v.string(), v.regex(/^xce_worker_[a-z_]{1,64}$/)),
+            type: v.picklist(['counter', 'gauge']),
+            help: text(256),
+            samples: v.pipe(
+              v.array(
+                v.object({
+                  labels: v.record(v.pipe(v.string(), v.regex(/^[a-z_]{1,32}$/)), text(64)),
+                  value: v.pipe(v.number(), v.finite()),
+                }),
+              ),
+              v.maxLength(LIMITS.metricSamplesMax),
+            ),
+          }),
+        ),
+        v.maxLength(LIMITS.metricFamiliesMax),
+      ),
+    }),
+  },
   /** Controller to controller: begin a probe of the storage of the lease log. Not served by workers. */
   'probe-begin': {
     request: v.object({

@@ -21,6 +21,7 @@ import type { RpcTimes } from '../rpc/times.ts';
 import type { RpcServer } from '../rpc/verbs.ts';
 import type { SandboxBackend } from '../sandbox/backend.ts';
 import { boxPaths } from '../sandbox/box.ts';
+import { Counts } from './counts.ts';
 import { Daemons } from './daemons.ts';
 import { entryOfReport, type JournalEntry, JournalLimit } from './journal.ts';
 import { Memory } from './memory.ts';
@@ -56,6 +57,8 @@ export const assemble = (
   const names = createNameService({ controlUid: directory.controlUid, timeoutMs: directory.timeoutMs });
   const bootId = readBootId();
   const nonces = new Nonces(bootClock);
+  const counts = new Counts();
+  const startedMs = bootClock.wallMs();
   const supervisor = new Supervisor(
     {
       cluster: cluster.name,
@@ -82,6 +85,7 @@ export const assemble = (
       openAgentSocket: (lease, uid) =>
         server.listenSandbox(boxPaths(worker.runDirectory, lease).agentSocket, lease, uid),
       report,
+      meter: counts,
       startTimeoutMs: mpi.agentTimeoutMs,
       drainTimeoutMs: worker.drainTimeoutMs,
     },
@@ -114,12 +118,23 @@ export const assemble = (
     mpi,
     agentPath: `${installed.root}/bin/xce-sandbox-agent`,
     wallMs: bootClock.wallMs,
+    families: () =>
+      counts.families({
+        version: installed.version,
+        startedMs,
+        wallMs: bootClock.wallMs(),
+        certificateEndMs: holder.identity.notAfterMs,
+        residentBytes: process.memoryUsage.rss(),
+        sandboxes: supervisor.status().sandboxes.map(({ state, steps }) => ({ state, steps: steps.length })),
+        dirtyLeases: supervisor.dirtyLeases,
+      }),
     report,
   });
   const limit = new JournalLimit(bootClock);
   const server = createServer({
     table,
     times,
+    meter: counts,
     report: (entry) => {
       const taken = limit.take(entry);
       if (taken !== undefined) write(taken);

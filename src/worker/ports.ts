@@ -23,6 +23,13 @@ export type Report = {
   readonly message: string;
 };
 
+/** Told of steps, to count them. */
+export type StepMeter = {
+  stepStarted(kind: 'task' | 'head' | 'daemon'): void;
+  /** `result` as systemd has it. */
+  stepEnded(result: string): void;
+};
+
 export type SupervisorPorts = {
   readonly cluster: string;
   readonly instance: InstanceName;
@@ -45,6 +52,7 @@ export type SupervisorPorts = {
   readonly busy: StateFiles;
   readonly openAgentSocket: (lease: LeaseNumber, uid: Uid) => Promise<AgentSocket>;
   readonly report: (report: Report) => void;
+  readonly meter: StepMeter;
   /** A daemon that has not started within this time is given up. */
   readonly startTimeoutMs: number;
   readonly drainTimeoutMs: number;

@@ -17,7 +17,7 @@ export const GRANTS_MAX = 64;
 const text = (max: number) => v.pipe(v.string(), v.maxLength(max));
 const whole = v.pipe(v.number(), v.integer(), v.minValue(0), v.maxValue(Number.MAX_SAFE_INTEGER));
 
-const SANDBOX_STATES = ['preparing', 'ready', 'stopping', 'lost', 'dirty'] as const;
+export const SANDBOX_STATES = ['preparing', 'ready', 'stopping', 'lost', 'dirty'] as const;
 export type SandboxState = (typeof SANDBOX_STATES)[number];
 
 const Grant = v.strictObject({

@@ -9,7 +9,7 @@ export type StepKind = 'task' | 'head' | 'daemon';
 type Step = { readonly step: string; readonly kind: StepKind; running: RunningStep | undefined };
 
 export class Steps {
-  readonly #ports: Pick<SupervisorPorts, 'backend' | 'busy' | 'report'>;
+  readonly #ports: Pick<SupervisorPorts, 'backend' | 'busy' | 'report' | 'meter'>;
   readonly #lease: number;
   readonly #steps = new Map<string, Step>();
 
@@ -44,7 +44,11 @@ export class Steps {
       this.#ports.busy.write(String(this.#lease), Buffer.from('steps\n'));
       const running = await this.#ports.backend.startStep(spec, invocationId, step);
       entry.running = running;
-      running.ended.then(() => this.#forget(step.step));
+      this.#ports.meter.stepStarted(kind);
+      running.ended.then(({ result }) => {
+        this.#ports.meter.stepEnded(result);
+        this.#forget(step.step);
+      });
       return running;
     } catch (error) {
       this.#forget(step.step);

@@ -397,6 +397,12 @@ export class Supervisor {
     return findings;
   }
 
+  /** How many leases have something left here, or could not be looked at. */
+  get dirtyLeases(): number {
+    const dirty = [...this.#sandboxes.values()].filter(({ record }) => record.state === 'dirty');
+    return dirty.length + this.#unreadable.size;
+  }
+
   /** What is on this node, for people and for the tests of other parts. */
   status(): ResponseOf<'status'> {
     const nowMs = this.#ports.clock.monotonicMs();

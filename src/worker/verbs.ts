@@ -26,6 +26,8 @@ export type VerbPorts = {
   /** The launch agent of MPI launchers on this node. */
   readonly agentPath: string;
   readonly wallMs: () => number;
+  /** What the worker has counted and holds. */
+  readonly families: () => ResponseOf<'metrics'>['families'];
   readonly report: (report: Report) => void;
 };
 
@@ -144,6 +146,10 @@ export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVer
     status: {
       callers: ['controller', 'operator', 'local-root'],
       answer: async () => supervisor.status(),
+    },
+    metrics: {
+      callers: ['controller', 'operator', 'local-root'],
+      answer: async () => ({ node: self.node, families: ports.families() }),
     },
     step: {
       callers: ['controller'],

@@ -277,6 +277,28 @@ test('each privileged action leaves one entry in the journal, with fields that a
   ]);
 });
 
+test('a worker counts what it does, and shows it to root of its node and to operators', async () => {
+  const { run } = await prepared();
+  await run(['sh', '-c', 'exit 3']).end;
+  const local = (await n1.must(['xce-sandbox', 'worker', 'metrics'])).split('\n');
+  expect(local).toContain('# TYPE xce_worker_requests_total counter');
+  for (const start of [
+    'xce_worker_steps_ended_total{result="exit-code"} ',
+    'xce_worker_requests_total{verb="step",code="ok"} ',
+    'xce_worker_certificate_remaining_seconds ',
+    'xce_worker_sandboxes{state="ready"} ',
+  ]) {
+    const value = Number(local.find((line) => line.startsWith(start))?.slice(start.length));
+    expect(value).toBeGreaterThan(0);
+  }
+  const json = JSON.parse(await n1.must(['xce-sandbox', 'worker', 'metrics', '--json'])) as unknown;
+  expect(json).toMatchObject({ node: 'n1', families: expect.any(Array) });
+  const operator = await lab.driver('ctl', 'operator', 'ctl');
+  expect(await operator.call('n1', 'metrics', {})).toHaveProperty('families');
+  const worker = await lab.driver('n2', 'worker', 'n2');
+  expect(await worker.call('n1', 'metrics', {})).toMatchObject({ code: 'peer-role' });
+});
+
 describe('the socket in the sandbox', () => {
   const AGENT = 'exec "$PRTE_MCA_plm_ssh_agent" "$@"';
 

@@ -19,6 +19,7 @@ const PACKAGES: Readonly<Record<string, readonly string[]>> = {
   ini: ['config'],
   koffi: ['os'],
   listr2: ['cli'],
+  'prom-client': ['cli'],
   'reflect-metadata': ['pki'],
   valibot: ['config', 'lease', 'rpc', 'worker', 'mpi', 'launch', 'normalise', 'pki', 'sandbox', 'operations'],
 };

@@ -62,7 +62,7 @@ const ALL: readonly Caller[] = ['controller', 'operator', 'worker', 'local-root'
 /** Answers of every unary verb, and streams that echo their stdin to stdout. */
 export const ANSWERS = {
   challenge: {
-    protocol: { major: 1, minor: 0 },
+    protocol: { major: 1, minor: 1 },
     version: '0.1.0',
     node: asNode('n1'),
     instance: 'main' as InstanceName,
@@ -97,6 +97,17 @@ export const ANSWERS = {
       },
     ],
   },
+  metrics: {
+    node: asNode('n1'),
+    families: [
+      {
+        name: 'xce_worker_steps',
+        type: 'gauge',
+        help: 'Steps that run.',
+        samples: [{ labels: {}, value: 1 }],
+      },
+    ],
+  },
   'probe-begin': {},
   'probe-act': { results: [{ done: true, text: 'a' }] },
   'probe-kill': {},
@@ -111,6 +122,7 @@ export const REQUESTS = {
   stop: { lease: 7 },
   drain: { epoch: 1, lease: 7, uid: 70_007, job: '42' as JobId, attempt: 0, nonce: '0f'.repeat(16) },
   status: {},
+  metrics: {},
   'probe-begin': {
     probe: '0f'.repeat(8),
     instance: 'main' as InstanceName,
@@ -162,6 +174,7 @@ export const echoTable = (): VerbTable => {
     stop: answer('stop', ['controller', 'local-root']),
     drain: answer('drain', ['controller']),
     status: answer('status', ['controller', 'operator', 'local-root']),
+    metrics: answer('metrics', ['controller', 'operator', 'local-root']),
     'probe-begin': answer('probe-begin', ['controller']),
     'probe-act': answer('probe-act', ['controller']),
     'probe-kill': answer('probe-kill', ['controller']),

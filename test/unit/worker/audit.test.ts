@@ -53,6 +53,7 @@ beforeAll(async () => {
     mpi: { interfaces: [], agentTimeoutMs: 1000 },
     agentPath: '/opt/agent',
     wallMs: host.clock.wallMs,
+    families: () => [],
     report: () => undefined,
   });
   server = createServer({ table, report: (report) => entries.push(entryOfServerReport(report)) });
@@ -71,7 +72,7 @@ beforeAll(async () => {
   const path = join(site.root, 'agent.sock');
   await server.listenSandbox(path, LEASE, UID);
   sandbox = await connectAsUid(path, UID);
-});
+}, 60_000);
 afterAll(async () => {
   for (const session of [controller, worker, operator, sandbox]) session?.close();
   await server.close(0);

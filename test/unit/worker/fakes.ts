@@ -24,6 +24,7 @@ import type {
   SandboxSpec,
   StepSpec,
 } from '../../../src/sandbox/backend.ts';
+import { Counts } from '../../../src/worker/counts.ts';
 import { Memory } from '../../../src/worker/memory.ts';
 import { Nonces } from '../../../src/worker/nonces.ts';
 import type { Report, SupervisorPorts } from '../../../src/worker/ports.ts';
@@ -302,6 +303,7 @@ export class Host {
   readonly records = new MemoryFiles();
   readonly busy = new MemoryFiles();
   readonly reports: Report[] = [];
+  readonly counts = new Counts();
   readonly sockets = new Set<number>();
   bootId = 'boot-1';
   nameService: 'absent' | 'taken' | 'unknown' = 'absent';
@@ -344,6 +346,7 @@ export class Host {
           return { close: async () => void this.sockets.delete(lease) };
         },
         report: (report) => this.reports.push(report),
+        meter: this.counts,
         startTimeoutMs: 60_000,
         drainTimeoutMs: 60_000,
         ...changes,

@@ -39,6 +39,7 @@ const setUp = () => {
     mpi: { interfaces: ['ib0'], agentTimeoutMs: 1000 },
     agentPath: '/opt/agent',
     wallMs: () => 1_800_000_000_000,
+    families: () => [],
     report: (report) => host.reports.push(report),
   });
   return { host, table, nonces };
@@ -71,6 +72,7 @@ describe('the table of verbs', () => {
       stop: ['controller'],
       drain: ['controller'],
       status: ['controller', 'operator', 'local-root'],
+      metrics: ['controller', 'operator', 'local-root'],
       step: ['controller'],
       spawn: ['worker'],
       daemon: ['sandbox'],

@@ -1,0 +1,30 @@
+import { XceError } from '../base/errors.ts';
+import { escapeText } from '../base/escape.ts';
+import { parseNodeName } from '../base/ids.ts';
+import { requireNodes } from '../nodes/resolve.ts';
+import { connectUnix } from '../rpc/client.ts';
+import type { ResponseOf } from '../rpc/message.ts';
+import type { Context } from './context.ts';
+
+export type Metrics = ResponseOf<'metrics'>;
+
+/** What the worker of the node has counted; without a node, that of this host, asked over its own socket. */
+export const readMetrics = async (context: Context, nodeText: string | undefined): Promise<Metrics> => {
+  const { worker, nodes } = context.settings;
+  const options = { timeoutMs: nodes.requestTimeoutMs };
+  if (nodeText !== undefined) {
+    const parsed = parseNodeName(nodeText);
+    if (parsed === undefined) throw new XceError('usage', `'${escapeText(nodeText)}' is not a node name`);
+    const [node = parsed] = requireNodes([parsed], nodes.hosts);
+    const session = await context.fleet.session(node);
+    return session.call('metrics', {}, options);
+  }
+  const session = await connectUnix(`${worker.runDirectory}/worker.sock`, {
+    timeoutMs: nodes.connectTimeoutMs,
+  });
+  try {
+    return await session.call('metrics', {}, options);
+  } finally {
+    session.close();
+  }
+};
