@@ -149,6 +149,8 @@ const run = async (configPath: string | undefined): Promise<void> => {
   process.umask(0o077);
   const told = untilTold();
   const hangUps = new HangUps();
+  // Nothing can be said any more, and a report of that would fail in the same way, for ever.
+  process.stderr.on('error', () => process.exit(ERRORS.io.exit));
   catchStrays(endAtOnce);
   const path = chooseConfigPath({
     flag: configPath,

@@ -38,6 +38,7 @@ class EchoBackend extends FakeBackend {
 const [directory = ''] = process.argv.slice(2);
 setFlagsFromString('--expose-gc');
 const collect = runInNewContext('gc') as () => void;
+process.stderr.on('error', () => process.exit(74));
 catchStrays((error) => {
   console.error('stray:', error);
   process.exit(70);
