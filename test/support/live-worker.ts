@@ -12,6 +12,7 @@ import { loadConfig } from '../../src/config/load.ts';
 import { systemConfigPorts } from '../../src/os/config-ports.ts';
 import { catchStrays } from '../../src/os/scope.ts';
 import { loadIdentity } from '../../src/pki/identity.ts';
+import type { Resources } from '../../src/rpc/message.ts';
 import type { CreatedSandbox, RunningStep, SandboxSpec, StepSpec } from '../../src/sandbox/backend.ts';
 import { boxPaths } from '../../src/sandbox/box.ts';
 import { assemble } from '../../src/worker/assemble.ts';
@@ -19,10 +20,10 @@ import { lineOf } from '../../src/worker/journal.ts';
 import { FakeBackend, GOOD } from '../unit/worker/fakes.ts';
 
 class EchoBackend extends FakeBackend {
-  override create(spec: SandboxSpec, remainingMs: number): Promise<CreatedSandbox> {
+  override create(spec: SandboxSpec, resources: Resources, remainingMs: number): Promise<CreatedSandbox> {
     const { agentSocket } = boxPaths(settings.worker.runDirectory, spec.lease);
     mkdirSync(dirname(agentSocket), { recursive: true, mode: 0o711 });
-    return super.create(spec, remainingMs);
+    return super.create(spec, resources, remainingMs);
   }
 
   override async startStep(spec: SandboxSpec, invocationId: string, step: StepSpec): Promise<RunningStep> {
