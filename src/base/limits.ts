@@ -76,6 +76,8 @@ export const LIMITS = {
   /** A file with variables for a job, and what a launch says of a directory that cannot be entered. */
   envFileBytesMax: 1 << 20,
   stepComplaintBytesMax: 1 << 10,
+  /** Launches that a worker remembers to have ended. */
+  endedLaunchesMax: 4096,
   sandboxesMax: 1024,
   connectionsMax: 4096,
   streamsPerConnectionMax: 256,

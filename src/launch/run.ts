@@ -8,7 +8,7 @@
  *                └─> ending ── every stream ended, or given up ────────────┘
  *
  * `ending` is entered once and keeps the first reason: the verb `stop` goes to every node, so that nothing of
- * the launch lives on anywhere. What has not ended within the stop timeout and END_MARGIN_MS is given up: a
+ * the launch lives on anywhere; other launches of the job go on. What has not ended within the stop timeout and END_MARGIN_MS is given up: a
  * silent node, and a reader of the output that takes nothing, hold the launch no longer than that.
  */
 import { setMaxListeners } from 'node:events';
@@ -67,6 +67,8 @@ export type Launch = {
 
 export type LaunchPlan = {
   readonly lease: number;
+  /** Its name. */
+  readonly launch: string;
   readonly nodes: readonly NodeName[];
   /** No two with the same node and task. */
   readonly steps: readonly StepPlan[];
@@ -155,7 +157,8 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
         plan.nodes,
         async (node) => {
           const session = await ports.fleet.session(node);
-          return await session.call('stop', { lease: plan.lease }, { timeoutMs: endMs });
+          const { lease, launch } = plan;
+          return await session.call('stop', { lease, launch }, { timeoutMs: endMs });
         },
         STOPS_IN_FLIGHT_MAX,
       ),

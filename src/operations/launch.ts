@@ -95,16 +95,17 @@ const DOUBTFUL: readonly ErrorCode[] = [
   'bug',
 ];
 
-/** Undoes what this launch set up; sandboxes that were there before stay. */
+/** Undoes what this launch set up; sandboxes that were there before, or that another launch uses by now, stay. */
 const undoPrepare = async (
   context: Context,
   lease: LeaseView,
+  launch: string,
   prepared: readonly Answer<ResponseOf<'prepare'>>[],
 ): Promise<void> => {
   const nodes = prepared
     .filter((answer) => (answer.ok ? answer.value.created : DOUBTFUL.includes(answer.error.code)))
     .map(({ node }) => node);
-  for (const left of failures(await stopNodes(context, lease.lease, nodes))) {
+  for (const left of failures(await stopNodes(context, { lease: lease.lease, launch }, nodes))) {
     context.tell(`could not undo the preparation: ${left.message}`);
   }
 };
@@ -150,6 +151,7 @@ const requireResources = (
 const prepareNodes = async <T>(
   context: Context,
   ref: LeaseRef,
+  launch: string,
   nodes: readonly NodeName[],
   resources: Resources | undefined,
   cancelled: AbortSignal,
@@ -162,7 +164,7 @@ const prepareNodes = async <T>(
     const session = await fleet.session(node);
     return await session.call(
       'prepare',
-      { ticket: ticketOf(tickets, node), ...(resources === undefined ? {} : { resources }) },
+      { ticket: ticketOf(tickets, node), launch, ...(resources === undefined ? {} : { resources }) },
       { timeoutMs: settings.nodes.requestTimeoutMs },
     );
   });
@@ -174,7 +176,7 @@ const prepareNodes = async <T>(
     requireWanted(cancelled);
     return { ticketed, completed: await complete(ticketed) };
   } catch (error) {
-    await undoPrepare(context, lease, prepared);
+    await undoPrepare(context, lease, launch, prepared);
     throw error;
   }
 };
@@ -311,34 +313,36 @@ export const launchJob = async (
   const ref: LeaseRef = { lease: found.lease };
   const nodes = chooseNodes(found, input.nodes);
   const steps = planSteps(input, nodes);
+  const name = randomBytes(6).toString('hex');
   requireCommand(context, input, steps, found);
   const outputPlan = planOutput(input.output, found, steps.places);
   const {
     ticketed,
     completed: { output, sink },
   } = await progress.phase(`prepare ${countOf(nodes.length, 'node')}`, () =>
-    prepareNodes(context, ref, nodes, input.resources, ports.cancelled, async ({ tickets }) => {
+    prepareNodes(context, ref, name, nodes, input.resources, ports.cancelled, async ({ tickets }) => {
       if (input.directory !== undefined)
-        await requireDirectory(context, tickets, nodes, input.directory, ports.cancelled);
+        await requireDirectory(context, { launch: name, tickets }, nodes, input.directory, ports.cancelled);
       requireWanted(ports.cancelled);
       const output = await openOutput(outputPlan);
       return { output, sink: ports.makeSink(output.writers) };
     }),
   );
   const { lease, tickets } = ticketed;
-  const step = randomBytes(6).toString('hex');
   const argv = steps.argv.map(base64);
   const environment = input.environment.map(base64);
   const stdinNodes = new Set(steps.stdinNodes);
   const launch = startLaunch(
     {
       lease: lease.lease,
+      launch: name,
       nodes,
       steps: steps.places.map((place) => ({
         ...place,
         head: {
           ticket: ticketOf(tickets, place.node),
-          step: place.task === null ? step : `${step}${place.task.toString(36)}`,
+          launch: name,
+          step: place.task === null ? name : `${name}${place.task.toString(36)}`,
           kind: steps.kind,
           argv,
           environment: [...environment, ...taskVariables(steps, place).map(base64)],

@@ -1,7 +1,7 @@
 import { countOf } from '../base/count.ts';
 import type { NodeName } from '../base/ids.ts';
 import { type Answer, askAll, failures, joinFailures } from '../launch/fleet.ts';
-import type { ResponseOf } from '../rpc/message.ts';
+import type { RequestOf, ResponseOf } from '../rpc/message.ts';
 import type { Context } from './context.ts';
 import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';
 
@@ -14,15 +14,15 @@ export type StopResult = {
   readonly idle: readonly NodeName[];
 };
 
-/** Ends what these nodes have of a lease. */
+/** Ends what these nodes have of a lease, or of one launch of it. */
 export const stopNodes = (
   context: Context,
-  lease: number,
+  what: RequestOf<'stop'>,
   nodes: readonly NodeName[],
 ): Promise<readonly Answer<ResponseOf<'stop'>>[]> =>
   askAll(nodes, async (node) => {
     const session = await context.fleet.session(node);
-    return await session.call('stop', { lease }, { timeoutMs: context.settings.nodes.requestTimeoutMs });
+    return await session.call('stop', what, { timeoutMs: context.settings.nodes.requestTimeoutMs });
   });
 
 /** Ends every step and sandbox of a lease on all its nodes. The lease stays as it is. */
@@ -30,7 +30,7 @@ export const stopJob = async (context: Context, selection: LeaseSelection): Prom
   const lease = await context.leases.show(requireLeaseRef(selection));
   const nodes = lease.nodes.map(({ node }) => node);
   const answers = await context.progress.phase(`stop on ${countOf(nodes.length, 'node')}`, () =>
-    stopNodes(context, lease.lease, nodes),
+    stopNodes(context, { lease: lease.lease }, nodes),
   );
   const failure = joinFailures(failures(answers), 'not stopped everywhere', {
     unchanged: 'the lease and its uid; on the other nodes the job was ended',

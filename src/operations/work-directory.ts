@@ -24,7 +24,7 @@ const commandFor = (directory: Buffer): readonly Buffer[] => [
 /** Throws 'work-directory', with every node that cannot enter it and why, or what the first node failed with. */
 export const requireDirectory = async (
   { fleet, settings }: Context,
-  tickets: Tickets['tickets'],
+  { launch, tickets }: Pick<Tickets, 'tickets'> & { readonly launch: string },
   nodes: readonly NodeName[],
   directory: Buffer,
   cancelled: AbortSignal,
@@ -36,7 +36,7 @@ export const requireDirectory = async (
     const ticket = ticketOf(tickets, node);
     const stream = await session.stream(
       'step',
-      { ticket, step, kind: 'task', argv, environment: [], directory: null, stdin: false },
+      { ticket, launch, step, kind: 'task', argv, environment: [], directory: null, stdin: false },
       { timeoutMs: settings.nodes.requestTimeoutMs, signal: cancelled },
     );
     const giveUp = (): void => stream.cancel();

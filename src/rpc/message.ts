@@ -182,7 +182,7 @@ export const MESSAGES = {
   },
   /** Controller: check everything and set up the sandbox (no process of the job). Idempotent per lease. */
   prepare: {
-    request: v.object({ ticket, resources: v.optional(Resources) }),
+    request: v.object({ ticket, launch: v.optional(stepId), resources: v.optional(Resources) }),
     response: v.object({
       unit: text(255),
       invocationId: text(64),
@@ -197,9 +197,9 @@ export const MESSAGES = {
     request: v.object({ ticket }),
     response: v.object({ remainingMs: count }),
   },
-  /** Controller: end every step and the sandbox; what is left is for drain to find. Idempotent. */
+  /** Controller: end what one launch owns, or every step and the sandbox. Idempotent. */
   stop: {
-    request: v.object({ lease: leaseNumber }),
+    request: v.object({ lease: leaseNumber, launch: v.optional(stepId) }),
     response: v.object({ stopped: v.boolean() }),
   },
   /** Controller: never start anything of this lease again, end it, look for anything left, and certify. */
@@ -311,6 +311,7 @@ export const STREAMS = {
   /** Controller: start one step of a prepared sandbox. */
   step: v.object({
     ticket,
+    launch: v.optional(stepId),
     step: stepId,
     /** 'task': a plain command. 'head': prterun or mpiexec, whose daemons come through the agent. */
     kind: v.picklist(['task', 'head']),
@@ -322,7 +323,7 @@ export const STREAMS = {
   /** The job itself, on its sandbox's socket: start a launcher daemon on another node of the job. */
   daemon: v.object({ node: text(LIMITS.nodeNameCharsMax), argv, environment }),
   /** Worker of a node of the same lease: start a launcher daemon here. */
-  spawn: v.object({ lease: leaseNumber, epoch, uid, argv, environment }),
+  spawn: v.object({ lease: leaseNumber, epoch, uid, launch: v.optional(stepId), argv, environment }),
 } as const;
 
 export type UnaryVerb = keyof typeof MESSAGES;

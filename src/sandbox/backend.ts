@@ -41,7 +41,7 @@ export type RunningStep = {
   readonly ended: Promise<StepResult>;
   /** Sends a signal to the main process of the step; without effect once it has ended. */
   signal(signal: number): Promise<void>;
-  /** Ends every process of the step: TERM, the configured grace, KILL. Idempotent. */
+  /** Ends every process of the step: TERM, the configured grace, KILL. Idempotent. Throws while one outlives that. */
   stop(): Promise<void>;
 };
 
@@ -86,8 +86,8 @@ export type SandboxBackend = {
   startStep(spec: SandboxSpec, invocationId: string, step: StepSpec): Promise<RunningStep>;
   /** Ends every step and keeps the sandbox: after a restart of the worker nobody reads their output any more. */
   stopSteps(spec: Pick<SandboxSpec, 'instance' | 'job' | 'attempt' | 'lease'>): Promise<void>;
-  /** Ends all steps and the anchor, removes deadline, record, mounts and run directories. Idempotent; what it
-   * could not remove is for `scan` to name. */
+  /** Ends all steps and the anchor, removes deadline, record, mounts and run directories. Idempotent. Throws while
+   * a process outlives that; what else it could not remove is for `scan` to name. */
   destroy(spec: Pick<SandboxSpec, 'instance' | 'job' | 'attempt' | 'lease' | 'uid'>): Promise<void>;
   /** Everything on this host that still belongs to the uid. A look that fails is a finding of kind 'unknown'. */
   scan(

@@ -100,13 +100,17 @@ export class Daemons {
     };
   }
 
-  /** Serves one agent: starts its daemon on the node it asks for and stays with both until they have ended. */
+  /**
+   * Serves one agent: starts its daemon on the node it asks for and stays with both until they have ended.
+   * `launchOf` knows which launch a step of this node belongs to.
+   */
   async serve(
     claims: TicketClaims,
     agentPid: number,
     request: RequestOf<'daemon'>,
     argv: readonly Buffer[],
     stream: ServerStream,
+    launchOf: (step: string) => string | undefined,
   ): Promise<void> {
     requireDaemon(argv);
     const node = requireNodeOfJob(request.node, claims.nodes);
@@ -115,7 +119,8 @@ export class Daemons {
     if (running >= runningMax) {
       throw new XceError('worker-busy', `lease ${claims.lease} has ${runningMax} launcher daemons already`);
     }
-    const heads = this.#headsOf(claims.lease, agentPid);
+    const step = this.#ports.stepOfProcess(agentPid);
+    const heads = this.#headsOf(claims.lease, step);
     let over = (): void => undefined;
     const ended = new Promise<void>((resolve) => {
       over = resolve;
@@ -123,7 +128,8 @@ export class Daemons {
     for (const head of heads) head.daemons.add(ended);
     this.#running.set(claims.lease, running + 1);
     try {
-      await this.#relay(heads, node, claims, request, stream);
+      const launch = step === undefined ? undefined : launchOf(step);
+      await this.#relay(heads, node, { ...claims, launch }, request, stream);
     } finally {
       const rest = (this.#running.get(claims.lease) ?? 1) - 1;
       if (rest === 0) this.#running.delete(claims.lease);
@@ -133,25 +139,25 @@ export class Daemons {
     }
   }
 
-  #headsOf(lease: number, agentPid: number): readonly HeadEntry[] {
+  #headsOf(lease: number, step: string | undefined): readonly HeadEntry[] {
     const heads = [...(this.#heads.get(lease) ?? [])];
-    const step = this.#ports.stepOfProcess(agentPid);
     return step === undefined ? heads : heads.filter((head) => head.step === step);
   }
 
   async #relay(
     heads: readonly HeadEntry[],
     node: NodeName,
-    claims: TicketClaims,
+    claims: TicketClaims & { readonly launch: string | undefined },
     { argv, environment }: RequestOf<'daemon'>,
     stream: ServerStream,
   ): Promise<void> {
     const session = await this.#ports.connect(node, stream.signal);
     try {
-      const { lease, epoch, uid } = claims;
+      const { lease, epoch, uid, launch } = claims;
+      const owner = launch === undefined ? {} : { launch };
       const remote = await session.stream(
         'spawn',
-        { lease, epoch, uid, argv, environment },
+        { lease, epoch, uid, ...owner, argv, environment },
         { timeoutMs: this.#ports.startTimeoutMs, signal: stream.signal },
       );
       await this.#follow(heads, node, remote, stream);

@@ -6,7 +6,13 @@ import type { SupervisorPorts } from './ports.ts';
 
 export type StepKind = 'task' | 'head' | 'daemon';
 
-type Step = { readonly step: string; readonly kind: StepKind; running: RunningStep | undefined };
+export type StepOwner = {
+  readonly kind: StepKind;
+  /** Undefined for a daemon that belongs to no launch. */
+  readonly launch: string | undefined;
+};
+
+type Step = StepOwner & { readonly step: string; running: RunningStep | undefined };
 
 export class Steps {
   readonly #ports: Pick<SupervisorPorts, 'backend' | 'busy' | 'report' | 'meter'>;
@@ -31,20 +37,25 @@ export class Steps {
   }
 
   /** Throws 'sandbox-exists' for a name that is in use, 'worker-busy' beyond the bound, or what the backend throws. */
-  async start(spec: SandboxSpec, invocationId: string, kind: StepKind, step: StepSpec): Promise<RunningStep> {
+  async start(
+    spec: SandboxSpec,
+    invocationId: string,
+    whose: StepOwner,
+    step: StepSpec,
+  ): Promise<RunningStep> {
     if (this.#steps.has(step.step)) {
       throw new XceError('sandbox-exists', `lease ${this.#lease} has a step ${step.step} here`);
     }
     if (this.#steps.size >= LIMITS.stepsPerSandboxMax) {
       throw new XceError('worker-busy', `lease ${this.#lease} has ${LIMITS.stepsPerSandboxMax} steps here`);
     }
-    const entry: Step = { step: step.step, kind, running: undefined };
+    const entry: Step = { ...whose, step: step.step, running: undefined };
     this.#steps.set(step.step, entry);
     try {
       this.#ports.busy.write(String(this.#lease), Buffer.from('steps\n'));
       const running = await this.#ports.backend.startStep(spec, invocationId, step);
       entry.running = running;
-      this.#ports.meter.stepStarted(kind);
+      this.#ports.meter.stepStarted(whose.kind);
       running.ended.then(({ result }) => {
         this.#ports.meter.stepEnded(result);
         this.#forget(step.step);
@@ -64,6 +75,17 @@ export class Steps {
       const message = `${running.unit} could not be stopped: ${messageOf(error)}`;
       this.#ports.report({ level: 'fault', message });
     }
+  }
+
+  launchOf(step: string): string | undefined {
+    return this.#steps.get(step)?.launch;
+  }
+
+  /** Those of one launch that have started. */
+  ofLaunch(launch: string): readonly RunningStep[] {
+    return [...this.#steps.values()].flatMap((step) =>
+      step.launch === launch && step.running !== undefined ? [step.running] : [],
+    );
   }
 
   /** Ends all that have started, and waits for their ends. */

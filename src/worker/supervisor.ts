@@ -18,6 +18,7 @@
  *
  * One turn per lease (turns.ts): starts of steps share it, everything else has it alone. A drain writes its
  * tombstone *before* it asks for its turn, so starts that come later refuse and starts in flight are waited out.
+ * So does the stop of one launch, whose steps are then ended without the turn: other launches go on meanwhile.
  */
 import { assert, messageOf, XceError } from '../base/errors.ts';
 import type { LeaseNumber, NodeName, Uid } from '../base/ids.ts';
@@ -28,6 +29,7 @@ import type { RequestOf, Resources, ResponseOf } from '../rpc/message.ts';
 import type { Subject } from '../rpc/verbs.ts';
 import type { Finding, RunningStep, StepSpec } from '../sandbox/backend.ts';
 import { Admission, type OpenedTicket } from './admission.ts';
+import { EndedLaunches } from './ended-launches.ts';
 import { dirtyError, unknownFinding } from './findings.ts';
 import type { Memory } from './memory.ts';
 import type { Nonces } from './nonces.ts';
@@ -41,7 +43,7 @@ import {
   type SandboxRecord,
   type SandboxState,
 } from './record.ts';
-import { type StepKind, Steps } from './steps.ts';
+import { type StepOwner, Steps } from './steps.ts';
 import {
   chooseResources,
   identityOf,
@@ -60,6 +62,8 @@ const WATCH_FAILURES_MAX = 8;
 type Sandbox = {
   record: SandboxRecord;
   readonly steps: Steps;
+  /** The launch whose prepare made it, until another one uses it: the sandbox is the lease's from then on. */
+  owner: string | undefined;
   /** Ends the watch over the anchor. */
   watch: AbortController | undefined;
   agentSocket: AgentSocket | undefined;
@@ -75,6 +79,7 @@ const requireAnchor = ({ record }: Sandbox): Anchor => {
 export class Supervisor {
   readonly #ports: SupervisorPorts;
   readonly #admission: Admission;
+  readonly #endedLaunches = new EndedLaunches();
   readonly #turns = new Turns();
   readonly #sandboxes = new Map<LeaseNumber, Sandbox>();
   /** Leases with a record that does not decode: nothing starts for them; a drain, which names all, ends them. */
@@ -114,7 +119,13 @@ export class Supervisor {
   #hold(record: SandboxRecord): Sandbox {
     const { lease } = record.claims;
     const steps = new Steps(this.#ports, lease);
-    const sandbox: Sandbox = { record, steps, watch: undefined, agentSocket: undefined };
+    const sandbox: Sandbox = {
+      record,
+      steps,
+      owner: undefined,
+      watch: undefined,
+      agentSocket: undefined,
+    };
     this.#sandboxes.set(lease, sandbox);
     return sandbox;
   }
@@ -184,14 +195,19 @@ export class Supervisor {
   }
 
   /** Sets up the sandbox of a ticket, or finds it set up. No process of the job starts. */
-  async prepare(ticket: string, asked?: Resources): Promise<ResponseOf<'prepare'>> {
+  async prepare(ticket: string, launch?: string, asked?: Resources): Promise<ResponseOf<'prepare'>> {
     const opened = this.#admission.open(ticket);
-    return this.#turns.alone(opened.claims.lease, () => this.#prepareInTurn(opened, asked));
+    return this.#turns.alone(opened.claims.lease, () => this.#prepareInTurn(opened, launch, asked));
   }
 
-  async #prepareInTurn(opened: OpenedTicket, asked: Resources | undefined): Promise<ResponseOf<'prepare'>> {
+  async #prepareInTurn(
+    opened: OpenedTicket,
+    launch: string | undefined,
+    asked: Resources | undefined,
+  ): Promise<ResponseOf<'prepare'>> {
     this.#requireOpen();
     const { claims } = opened;
+    this.#endedLaunches.requireOpen(claims.lease, launch);
     const known = this.#sandboxes.get(claims.lease);
     const grant = this.#admission.accept(known?.record, claims);
     if (this.#unreadable.has(String(claims.lease)) || known?.record.state === 'dirty') {
@@ -201,10 +217,11 @@ export class Supervisor {
     const resources = chooseResources(claims.lease, known?.record.resources, asked);
     if (known?.record.state === 'ready' && (await this.#isAlive(known))) {
       const anchor = await this.#extend(known, opened, grant);
+      if (known.owner !== launch) known.owner = undefined;
       return this.#prepared(anchor, resources, false);
     }
     if (known !== undefined) await this.#remove(known);
-    const anchor = await this.#create(opened, grant, resources);
+    const anchor = await this.#create(opened, grant, launch, resources);
     // Only a ticket that was taken closes its nonce: the same request may come again after a lost answer.
     this.#admission.close(claims.nonce);
     return this.#prepared(anchor, resources, true);
@@ -215,7 +232,12 @@ export class Supervisor {
     return { unit, invocationId, created, workspace, mounts: [...mounts], resources };
   }
 
-  async #create({ ticket, claims }: OpenedTicket, grant: Grant, resources: Resources): Promise<Anchor> {
+  async #create(
+    { ticket, claims }: OpenedTicket,
+    grant: Grant,
+    launch: string | undefined,
+    resources: Resources,
+  ): Promise<Anchor> {
     const { lease, uid } = claims;
     if (this.#sandboxes.size >= LIMITS.sandboxesMax) {
       throw new XceError('worker-busy', `this node has ${LIMITS.sandboxesMax} sandboxes already`);
@@ -238,6 +260,7 @@ export class Supervisor {
       anchor: null,
       resources,
     });
+    sandbox.owner = launch;
     let touched = false;
     try {
       await this.#ports.requireUnused(uid);
@@ -311,15 +334,39 @@ export class Supervisor {
     return anchor;
   }
 
-  /** Ends the sandbox with all its steps. A later prepare of the lease may make a new one. */
-  async stop(lease: LeaseNumber): Promise<ResponseOf<'stop'>> {
-    return this.#turns.alone(lease, async () => {
+  /**
+   * Ends what a launch owns here, or without one the sandbox with all its steps. A later prepare of the lease may
+   * make a new one.
+   */
+  async stop(lease: LeaseNumber, launch?: string): Promise<ResponseOf<'stop'>> {
+    if (launch !== undefined) this.#endedLaunches.add(lease, launch);
+    const { stopped, steps } = await this.#turns.alone(lease, async () => {
       const sandbox = this.#sandboxes.get(lease);
-      if (sandbox === undefined) return { stopped: false };
-      const stopped = sandbox.record.state === 'ready';
+      if (sandbox === undefined) return { stopped: false, steps: [] };
+      if (launch !== undefined && sandbox.owner !== launch) {
+        const own = sandbox.steps.ofLaunch(launch);
+        return { stopped: own.length > 0, steps: own };
+      }
+      const wasReady = sandbox.record.state === 'ready';
       await this.#remove(sandbox);
-      return { stopped };
+      return { stopped: wasReady, steps: [] };
     });
+    await Promise.all(steps.map((step) => this.#stopStep(lease, step)));
+    return { stopped };
+  }
+
+  async #stopStep(lease: LeaseNumber, step: RunningStep): Promise<void> {
+    try {
+      await step.stop();
+    } catch (error) {
+      throw new XceError(
+        'node-dirty',
+        `lease ${lease}: ${step.unit} could not be ended: ${messageOf(error)}`,
+        {
+          cause: error,
+        },
+      );
+    }
   }
 
   /**
@@ -378,12 +425,13 @@ export class Supervisor {
 
   async #endAndLook(identity: SandboxIdentity): Promise<readonly Finding[]> {
     const findings: Finding[] = [];
+    const unended: Finding[] = [];
     const sandbox = this.#sandboxes.get(identity.lease);
     try {
       if (sandbox === undefined) await this.#ports.backend.destroy(identity);
       else await this.#end(sandbox);
     } catch (error) {
-      findings.push(unknownFinding('it could not be ended', error));
+      unended.push(unknownFinding('it could not be ended', error));
     }
     try {
       findings.push(...(await this.#ports.backend.scan(identity)));
@@ -394,7 +442,8 @@ export class Supervisor {
     if (rival !== undefined) {
       findings.push({ kind: 'unit', detail: `uid ${identity.uid} belongs to lease ${rival} on this node` });
     }
-    return findings;
+    // The first one is what people read: what is left says more than that something is.
+    return [...findings, ...unended];
   }
 
   /** How many leases have something left here, or could not be looked at. */
@@ -427,13 +476,15 @@ export class Supervisor {
     kind: 'task' | 'head',
     step: StepSpec,
     signal: AbortSignal,
+    launch?: string,
   ): Promise<RunningStep> {
     const { claims } = this.#admission.open(ticket);
     const start = this.#turns.shared(claims.lease, () => {
+      this.#endedLaunches.requireOpen(claims.lease, launch);
       this.#admission.check(this.#sandboxes.get(claims.lease)?.record, claims);
       const sandbox = this.#requireReady(claims.lease);
       requireSameTerms(sandbox.record.claims, claims);
-      return this.#start(sandbox, kind, step);
+      return this.#start(sandbox, { kind, launch }, step);
     });
     return this.#keepFor(signal, await start);
   }
@@ -441,12 +492,14 @@ export class Supervisor {
   /** Starts a launcher daemon for the worker of another node of the same lease. */
   async startDaemon(
     caller: NodeName,
-    request: Pick<RequestOf<'spawn'>, 'lease' | 'epoch' | 'uid'>,
+    request: Pick<RequestOf<'spawn'>, 'lease' | 'epoch' | 'uid' | 'launch'>,
     step: StepSpec,
     signal: AbortSignal,
   ): Promise<RunningStep> {
     const lease = request.lease as LeaseNumber;
+    const { launch } = request;
     const start = this.#turns.shared(lease, () => {
+      this.#endedLaunches.requireOpen(lease, launch);
       const sandbox = this.#requireReady(lease);
       const { claims } = sandbox.record;
       if (!claims.nodes.includes(caller) || claims.uid !== request.uid) {
@@ -459,7 +512,7 @@ export class Supervisor {
         );
       }
       this.#admission.requireNotDrained(claims);
-      return this.#start(sandbox, 'daemon', step);
+      return this.#start(sandbox, { kind: 'daemon', launch }, step);
     });
     try {
       const late = () =>
@@ -473,6 +526,11 @@ export class Supervisor {
       );
       throw error;
     }
+  }
+
+  /** The launch of a step that runs here. */
+  launchOf(lease: LeaseNumber, step: string): string | undefined {
+    return this.#sandboxes.get(lease)?.steps.launchOf(step);
   }
 
   /** What the newest ticket of a living sandbox says, for its own processes. Throws as a start would. */
@@ -535,10 +593,10 @@ export class Supervisor {
     return new XceError(code, `the sandbox of lease ${claims.lease} is ${state}`);
   }
 
-  async #start(sandbox: Sandbox, kind: StepKind, step: StepSpec): Promise<Started> {
+  async #start(sandbox: Sandbox, whose: StepOwner, step: StepSpec): Promise<Started> {
     const { claims } = sandbox.record;
     const { invocationId } = requireAnchor(sandbox);
-    return { sandbox, running: await sandbox.steps.start(specOf(claims), invocationId, kind, step) };
+    return { sandbox, running: await sandbox.steps.start(specOf(claims), invocationId, whose, step) };
   }
 
   /** A step whose caller went away while it was started is ended. */

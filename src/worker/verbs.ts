@@ -90,7 +90,13 @@ export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVer
     const lease = supervisor.leaseOf(request.ticket);
     const head = request.kind === 'head' ? daemons.addHead(lease, request.step, stream) : undefined;
     try {
-      const running = await supervisor.startStep(request.ticket, request.kind, spec, stream.signal);
+      const running = await supervisor.startStep(
+        request.ticket,
+        request.kind,
+        spec,
+        stream.signal,
+        request.launch,
+      );
       await serveStep(stream, running, request.stdin, {
         fault,
         started: () => head?.open(),
@@ -115,7 +121,8 @@ export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVer
     if (peer.kind !== 'sandbox') throw new XceError('peer-role', 'only a sandbox asks for daemons');
     const claims = supervisor.liveLease(peer.lease, peer.uid);
     const { argv } = decodeCommand(request);
-    await daemons.serve(claims, peer.pid, request, argv, stream);
+    const launchOf = (step: string): string | undefined => supervisor.launchOf(peer.lease, step);
+    await daemons.serve(claims, peer.pid, request, argv, stream, launchOf);
   };
 
   return {
@@ -126,7 +133,7 @@ export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVer
     prepare: {
       callers: ['controller'],
       subject: (_peer, { ticket }) => supervisor.subjectOfTicket('prepare', ticket),
-      answer: (_peer, { ticket, resources }) => supervisor.prepare(ticket, resources),
+      answer: (_peer, { ticket, launch, resources }) => supervisor.prepare(ticket, launch, resources),
     },
     renew: {
       callers: ['controller'],
@@ -135,8 +142,9 @@ export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVer
     },
     stop: {
       callers: ['controller'],
-      subject: (_peer, { lease }) => supervisor.subjectOfLease('stop', lease),
-      answer: (_peer, { lease }) => supervisor.stop(lease as LeaseNumber),
+      subject: (_peer, { lease, launch }) =>
+        supervisor.subjectOfLease(launch === undefined ? 'stop' : `stop launch ${launch} of`, lease),
+      answer: (_peer, { lease, launch }) => supervisor.stop(lease as LeaseNumber, launch),
     },
     drain: {
       callers: ['controller'],

@@ -1,11 +1,23 @@
 /** What dies while a job runs or starts, and what is true afterwards. */
-import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
-import type { Node, Spawned } from '../support/cluster/node.ts';
-import { Site } from '../support/site.ts';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import {
+  anchorOf,
+  awaitNoProcess,
+  expectNothing,
+  killWorkerForGood,
+  launchOn,
+  processesOf,
+  type Running,
+  reviveWorker,
+  spawnLaunch,
+  unitsOf,
+} from '../support/launches.ts';
+import { CONFIG_PATH, Site } from '../support/site.ts';
 
 let site: Site;
 let job = 100;
 
+const NODES = ['n1', 'n2', 'n3'] as const;
 /** From the event to the end of the launch, everywhere. */
 const END_MS_MAX = 10_000;
 
@@ -27,50 +39,16 @@ afterEach(async () => {
   expect(await site.json('lease', 'list')).toEqual([]);
 });
 
-const processesOf = async (node: Node, uid: number): Promise<string> =>
-  (await node.exec(['ps', '-o', 'args=', '-u', String(uid)])).stdout.toString();
-
-type Running = {
-  readonly child: Spawned;
-  readonly output: { text: string };
-  readonly errors: { text: string };
-  /** Resolves when the output has that text. */
-  readonly shows: (text: string) => Promise<void>;
-};
-
-const spawnLaunch = async (args: readonly string[]): Promise<Running> => {
-  const child = await site.controller.spawn(['xce-sandbox', 'launch', ...args]);
-  const output = { text: '' };
-  const errors = { text: '' };
-  let look = (): void => undefined;
-  child.stdout.on('data', (bytes: Buffer) => {
-    output.text += bytes.toString();
-    look();
-  });
-  child.stderr.on('data', (bytes: Buffer) => {
-    errors.text += bytes.toString();
-  });
-  const shows = (text: string): Promise<void> =>
-    new Promise((resolve, reject) => {
-      look = () => {
-        if (output.text.includes(text)) resolve();
-      };
-      look();
-      child.ended.then(() => reject(new Error(`ended without '${text}': ${output.text} ${errors.text}`)));
-    });
-  return { child, output, errors, shows };
-};
-
 const nextJob = (): string => String(job++);
 
 const launchSleepingMpi = async (): Promise<{ running: Running; uid: number; lease: number }> => {
   const id = nextJob();
   const { uid, lease } = await site.allocate(id);
-  const running = await spawnLaunch([
+  const running = await spawnLaunch(site, [
     ...['--job', id, '--mpi', '-n', '3', '--', 'sh', '-c'],
     'echo "up $(hostname)"; exec sleep 120',
   ]);
-  for (const node of ['n1', 'n2', 'n3']) await running.shows(`up ${node}`);
+  for (const node of NODES) await running.shows(`up ${node}`);
   return { running, uid, lease };
 };
 
@@ -101,8 +79,7 @@ test('a unit that is stopped on one node ends the job on all nodes', async () =>
 test('a sandbox that is stopped on one node ends a job of plain tasks everywhere', async () => {
   const id = nextJob();
   const { uid, lease } = await site.allocate(id);
-  const running = await spawnLaunch(['--job', id, '--label', '--', 'sh', '-c', 'echo up; exec sleep 120']);
-  for (const node of ['n1', 'n2', 'n3']) await running.shows(`${node}: up`);
+  const running = await launchOn(site, id, NODES);
   await site.cluster.node('n2').must(['sh', '-c', `systemctl stop 'xce-main-${lease}.*.anchor.service'`]);
   await expectFailure(running, uid, /n2/);
 });
@@ -110,8 +87,7 @@ test('a sandbox that is stopped on one node ends a job of plain tasks everywhere
 test('a worker that dies ends the job on all nodes', async () => {
   const id = nextJob();
   const { uid } = await site.allocate(id);
-  const running = await spawnLaunch(['--job', id, '--label', '--', 'sh', '-c', 'echo up; exec sleep 120']);
-  for (const node of ['n1', 'n2', 'n3']) await running.shows(`${node}: up`);
+  const running = await launchOn(site, id, NODES);
   const n2 = site.cluster.node('n2');
   await n2.must(['systemctl', 'kill', '--signal=KILL', '--kill-whom=main', 'xce-sandbox-worker.service']);
   const end = await running.child.ended;
@@ -120,30 +96,117 @@ test('a worker that dies ends the job on all nodes', async () => {
   for (const node of ['n1', 'n3']) expect(await processesOf(site.cluster.node(node), uid)).toBe('');
 });
 
+describe('two launches of one job at a time', () => {
+  const anchors = (lease: number): Promise<readonly string[]> =>
+    Promise.all(site.workers.map((node) => anchorOf(node, lease)));
+  /** Ends the step of one launch on one node, as an operator would. */
+  const stopStep = async (node: string, lease: number, running: Running): Promise<void> => {
+    const unit = /step\.([a-z0-9]+)\.service/.exec(running.output.text)?.[0];
+    await site.cluster.node(node).must(['sh', '-c', `systemctl stop 'xce-main-${lease}.'*'.${unit}'`]);
+  };
+  const script = 'grep -o "step.*service" /proc/self/cgroup; echo up; exec sleep 120';
+  const sleeping = async (id: string): Promise<Running> => {
+    const running = await spawnLaunch(site, ['--job', id, '--label', '--', 'sh', '-c', script]);
+    for (const node of NODES) await running.shows(`${node}: up`);
+    return running;
+  };
+
+  test('have each an end and a status of their own, and the sandboxes stay for both', async () => {
+    const id = nextJob();
+    const { uid, lease } = await site.allocate(id);
+    const one = await sleeping(id);
+    const first = await anchors(lease);
+    const job = await site.run(['launch', '--job', id, '--', 'sh', '-c', 'test "$XCE_NODE" != n2 || exit 7']);
+    expect(job.status).toBe(7);
+    const other = await sleeping(id);
+    await stopStep('n2', lease, other);
+    expect((await other.child.ended).exitCode).toBe(125);
+    expect(other.errors.text).toMatch(/n2/);
+    for (const node of site.workers) {
+      expect([node.name, await processesOf(node, uid)]).toEqual([node.name, 'sleep 120\n']);
+    }
+    one.child.kill('SIGTERM');
+    expect((await one.child.ended).exitCode).toBe(125);
+    for (const node of site.workers)
+      expect([node.name, await processesOf(node, uid)]).toEqual([node.name, '']);
+    // The next one is quick because it finds them.
+    expect((await site.run(['launch', '--job', id, '--', 'true'])).status).toBe(0);
+    expect(await anchors(lease)).toEqual(first);
+  });
+
+  test('of MPI programs have each their own daemons', async () => {
+    const { running, uid } = await launchSleepingMpi();
+    const id = String(job - 1);
+    const other = await spawnLaunch(site, [
+      ...['--job', id, '--mpi', '-n', '3', '--', 'sh', '-c'],
+      'echo "up $(hostname)"; exec sleep 60',
+    ]);
+    for (const node of NODES) await other.shows(`up ${node}`);
+    const n2 = site.cluster.node('n2');
+    await n2.must(['pkill', '-KILL', '--newest', '-x', 'prted']);
+    expect((await other.child.ended).exitCode).toBe(125);
+    expect(other.errors.text).toMatch(/MPI daemon on n2 /);
+    for (const node of site.workers) {
+      expect((await processesOf(node, uid)).match(/^sleep [0-9]+$/gm)).toEqual(['sleep 120']);
+    }
+    running.child.kill('SIGTERM');
+    await expectFailure(running, uid, /SIGTERM/);
+  });
+
+  test('a launch that fails alone takes along the sandboxes that it made', async () => {
+    const id = nextJob();
+    const allocated = await site.allocate(id);
+    const running = await sleeping(id);
+    await stopStep('n3', allocated.lease, running);
+    expect((await running.child.ended).exitCode).toBe(125);
+    await expectNothing(site.workers, allocated);
+  });
+});
+
+test('launches whose job fails say its status, and leave no unit', async () => {
+  const id = nextJob();
+  const allocated = await site.allocate(id);
+  const fails = (): ReturnType<Site['run']> => site.run(['launch', '--job', id, '--', 'false']);
+  const ends = await Promise.all(Array.from({ length: 8 }, fails));
+  expect(ends.map((end) => end.status)).toEqual(ends.map(() => 1));
+  for (const node of site.workers) expect(await unitsOf(node, allocated.lease)).not.toMatch(/step/);
+  await site.must('lease', 'release', '--job', id);
+  await expectNothing(site.workers, allocated);
+});
+
+test('a node is one node by whatever name the batch system calls it, and two are never one', async () => {
+  const id = nextJob();
+  await site.allocate(id, 'N1.cluster.example,n2');
+  for (const names of ['n1,N2.cluster.example', 'N1.CLUSTER.EXAMPLE,N2']) {
+    const end = await site.run(['launch', '--job', id, '--nodes', names, '--label', '--', 'echo', 'ran']);
+    expect([end.status, end.stdout.split('\n').toSorted()]).toEqual([0, ['', 'n1: ran', 'n2: ran']]);
+  }
+  const twice = await site.run(['launch', '--job', id, '--nodes', 'n1,N1.cluster.example', '--', 'true']);
+  expect(twice).toMatchObject({
+    status: 125,
+    stderr: expect.stringMatching(/means n1, which is named already/),
+  });
+
+  const config = (await site.controller.readFile(CONFIG_PATH)).toString('utf8');
+  const hosts = config.replace(/^hosts = .*$/m, 'hosts = n1.a.example,n1.b.example');
+  await site.controller.writeFile('/root/two.ini', hosts, { mode: 0o644 });
+  const argv = ['lease', 'allocate', '--job', nextJob(), '--submitter', '1001', '--config', '/root/two.ini'];
+  const cut = await site.run([...argv, '--nodes', 'n1']);
+  expect(cut).toMatchObject({ status: 68, stdout: '', stderr: expect.stringMatching(/n1 is ambiguous/) });
+});
+
 test('a worker that is down means that nothing starts on any node', async () => {
   const id = nextJob();
-  const { lease } = await site.allocate(id);
+  const allocated = await site.allocate(id);
   const n3 = site.cluster.node('n3');
   await n3.must(['systemctl', 'stop', 'xce-sandbox-worker-tls.socket', 'xce-sandbox-worker.service']);
   const end = await site.run(['launch', '--job', id, '--json', '--', 'touch', 'started']);
   expect(end.status).toBe(125);
   expect(JSON.parse(end.stdout)).toMatchObject({ error: { code: 'launch-refused', exitStatus: 125 } });
   expect(end.stderr).toMatch(/n3/);
-  await expectNothing(lease);
+  await expectNothing(site.workers, allocated);
   await n3.must(['systemctl', 'start', 'xce-sandbox-worker-tls.socket', 'xce-sandbox-worker.service']);
 });
-
-const expectNothing = async (lease: number): Promise<void> => {
-  for (const node of site.workers) {
-    const units = await node.must([
-      'sh',
-      '-c',
-      `systemctl list-units --all --plain --no-legend 'xce-main-${lease}.*'`,
-    ]);
-    expect([node.name, units]).toEqual([node.name, '']);
-    expect((await node.exec(['test', '-e', `/run/xce-sandbox/main/box/${lease}`])).exitCode).toBe(1);
-  }
-};
 
 test('one node that refuses in prepare means that nothing starts on any node', async () => {
   const id = nextJob();
@@ -155,7 +218,7 @@ test('one node that refuses in prepare means that nothing starts on any node', a
   expect(JSON.parse(end.stdout)).toMatchObject({
     error: { code: 'launch-refused', detail: { reasons: [{ node: 'n2', code: 'uid-taken' }] } },
   });
-  await expectNothing(lease);
+  await expectNothing(site.workers, { uid, lease });
   await n2.must(['sed', '-i', '/^taken:/d', '/etc/passwd']);
 });
 
@@ -164,7 +227,7 @@ test.each([200, 500, 900, 1400, 2200])(
   async (delayMs) => {
     const id = nextJob();
     await site.allocate(id);
-    const { child } = await spawnLaunch(['--job', id, '--', 'sleep', '120']);
+    const { child } = await spawnLaunch(site, ['--job', id, '--', 'sleep', '120']);
     await new Promise((resolve) => setTimeout(resolve, delayMs));
     child.kill('SIGKILL');
     await child.ended;
@@ -195,12 +258,15 @@ test('the deadline ends a sandbox whose worker is dead', async () => {
     ...['lease', 'allocate', '--job', id, '--submitter', '1001', '--nodes', 'n1', '--ttl', '6s'],
   );
   const n1 = site.cluster.node('n1');
-  const { child, shows } = await spawnLaunch(['--job', id, '--', 'sh', '-c', 'echo up; exec sleep 60']);
+  const { child, shows } = await spawnLaunch(site, ['--job', id, '--', 'sh', '-c', 'echo up; exec sleep 60']);
   await shows('up');
-  await n1.must(['systemctl', 'mask', '--runtime', 'xce-sandbox-worker.service']);
-  await n1.must(['systemctl', 'kill', '--signal=KILL', '--kill-whom=main', 'xce-sandbox-worker.service']);
+  await killWorkerForGood(n1);
   expect((await child.ended).exitCode).toBe(125);
-  await n1.must(['timeout', '20', 'sh', '-c', `while pgrep -u ${uid} >/dev/null; do sleep 0.1; done`]);
-  await n1.must(['systemctl', 'unmask', '--runtime', 'xce-sandbox-worker.service']);
-  await n1.must(['systemctl', 'start', 'xce-sandbox-worker-tls.socket', 'xce-sandbox-worker.service']);
+  await awaitNoProcess(n1, uid, 20);
+  const blocked = await site.run(['lease', 'release', '--job', id]);
+  expect(blocked.status).toBe(69);
+  expect(blocked.stderr).toMatch(/^xce-sandbox: lease [0-9]+: n1: .*ECONNREFUSED.* \[release-blocked\]$/m);
+  expect(await site.must('lease', 'show', '--job', id)).toMatch(/^waits for: +node-unreachable: n1: /m);
+  expect(await site.must('status', '--nodes', 'n1')).toMatch(/^n1 .* worker-unreachable /m);
+  await reviveWorker(n1);
 });

@@ -73,6 +73,7 @@ const run = async ({ nodes: plans, order, reader, endAfterMs }: Script) => {
   const launch = startLaunch(
     {
       lease: 1,
+      launch: 's1',
       nodes: workers.nodes,
       steps: workers.nodes.map((name, task) => ({
         node: name,

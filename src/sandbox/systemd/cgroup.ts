@@ -13,6 +13,10 @@ import { type Allowance, controllersFor } from '../resources.ts';
 /** Longest wait for processes that have got SIGKILL; one that sleeps in the kernel stays and is reported. */
 const KILL_WAIT_MS = 5_000;
 
+/** Processes that sleep in the kernel, as on storage that does not answer, end when they wake up. */
+export const outlived = (group: string): XceError =>
+  new XceError('node-dirty', `a process in ${group} has outlived SIGKILL`);
+
 /** Kills what systemd's own stop has left in a group, and waits until the kernel says that it is empty. */
 export const killCgroup = async (group: string): Promise<void> => {
   killCgroupProcesses(group);

@@ -30,7 +30,7 @@ import {
 } from '../properties.ts';
 import { type Allowance, allow } from '../resources.ts';
 import { describeEnd, type ServiceEnd } from '../step-result.ts';
-import { killCgroup, requireControllers, verifyLimits } from './cgroup.ts';
+import { killCgroup, outlived, requireControllers, verifyLimits } from './cgroup.ts';
 import { type Context, type Place, placeOf } from './context.ts';
 import { armDeadlineTimer } from './deadline.ts';
 import { digestOf, type Making, type Marker, readMarker, writeMarker } from './marker.ts';
@@ -322,15 +322,16 @@ const endUnits = async (context: Context, { names }: Place): Promise<void> => {
 
 /**
  * Ends everything of the sandbox and removes what it had on this node. Idempotent. Without a box it only removes
- * the user record: nothing else here was made by us. What stays is for scan to name.
+ * the user record: nothing else here was made by us. Throws 'node-dirty' while a process outlives every kill; what
+ * else stays is for scan to name.
  */
 export const destroySandbox = async (context: Context, spec: SandboxIdentity): Promise<void> => {
   const place = placeOf(context, spec);
   if (boxExists(place.box)) {
     await endUnits(context, place);
     if (isCgroupPopulated(place.names.cgroup)) await killCgroup(place.names.cgroup);
-    // Processes that outlived systemd's kill hold the mounts and the name: they are left for scan.
-    if (isCgroupPopulated(place.names.cgroup)) return;
+    // They hold the mounts and the name.
+    if (isCgroupPopulated(place.names.cgroup)) throw outlived(place.names.cgroup);
     // Steps of this process let go of their units when they have read how they ended.
     await Promise.allSettled(context.unsettled.get(spec.lease) ?? []);
     await forgetUnits(context.systemd, place.names);
@@ -339,7 +340,10 @@ export const destroySandbox = async (context: Context, spec: SandboxIdentity): P
   await removeBox(place.box);
 };
 
-/** Ends every step of a sandbox that lives on, also steps that an earlier worker has started. */
+/**
+ * Ends every step of a sandbox that lives on, also steps that an earlier worker has started. Throws 'node-dirty'
+ * while a process outlives that.
+ */
 export const stopAllSteps = async (context: Context, spec: SandboxKey): Promise<void> => {
   const { names } = placeOf(context, spec);
   const steps = (await context.systemd.listUnits(names.unitPattern))
@@ -347,4 +351,6 @@ export const stopAllSteps = async (context: Context, spec: SandboxKey): Promise<
     .filter((name) => name.startsWith(`${names.base}.step.`));
   await context.systemd.stop(steps, stopTimeoutMs(context));
   await Promise.allSettled(context.unsettled.get(spec.lease) ?? []);
+  const left = steps.map((step) => `${names.cgroup}/${step}`).find(isCgroupPopulated);
+  if (left !== undefined) throw outlived(left);
 };

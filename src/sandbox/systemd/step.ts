@@ -5,6 +5,7 @@
 import { randomBytes } from 'node:crypto';
 import { XceError } from '../../base/errors.ts';
 import type { LeaseNumber } from '../../base/ids.ts';
+import { isCgroupPopulated } from '../../os/cgroup.ts';
 import { busErrorOf } from '../../os/dbus.ts';
 import { makeStandardPipes, type StandardPipes } from '../../os/pipes.ts';
 import { createFile, removeFile } from '../../os/root-files.ts';
@@ -15,6 +16,7 @@ import { encodeStepInput } from '../step-input.ts';
 import { describeEnd, LOST, toStepResult } from '../step-result.ts';
 import { HOME_DIRECTORY } from '../user-record.ts';
 import { workspacePaths } from '../workspace.ts';
+import { outlived } from './cgroup.ts';
 import { type Context, placeOf } from './context.ts';
 import { isAnchorAlive, makingOf, stopTimeoutMs, unitFacts } from './sandbox.ts';
 import type { Systemd, UnitWatch } from './systemd1.ts';
@@ -121,7 +123,7 @@ export const startSandboxStep = async (
         removeFile(inputFile);
       });
     keepUnsettled(context, spec.lease, ended);
-    return runningStep(context, unit, pipes, ended);
+    return runningStep(context, { unit, group: `${names.cgroup}/${unit}` }, pipes, ended);
   } catch (error) {
     pipes?.destroy();
     removeFile(inputFile);
@@ -152,7 +154,7 @@ const startHeld = async (
 
 const runningStep = (
   context: Context,
-  unit: string,
+  { unit, group }: { readonly unit: string; readonly group: string },
   pipes: StandardPipes,
   ended: Promise<StepResult>,
 ): RunningStep => {
@@ -172,6 +174,8 @@ const runningStep = (
     stop: async () => {
       if (!hasEnded) await context.systemd.stop([unit], stopTimeoutMs(context));
       await settled;
+      // systemd lets a unit go whose processes have outlived its SIGKILL (flux-framework/flux-core#6501).
+      if (isCgroupPopulated(group)) throw outlived(group);
     },
   };
 };

@@ -99,6 +99,7 @@ const launchOn = async (options: Options = {}) => {
   const launch = startLaunch(
     {
       lease: 7,
+      launch: 's1',
       nodes,
       steps: (kind === 'head' ? nodes.slice(0, 1) : nodes).map((node) => ({
         node,

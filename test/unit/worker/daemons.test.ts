@@ -92,7 +92,7 @@ const setUp = (changes: { stepOfProcess?: string | undefined; graceMs?: number; 
   const claims = claimsFor('00'.repeat(16));
   const serve = (node: string, stream: FakeStream, argv = [PRTED]) => {
     const request = { node, argv: argv.map((word) => word.toString('base64')), environment: [base64('A=b')] };
-    const served = daemons.serve(claims, 99, request, argv, stream);
+    const served = daemons.serve(claims, 99, request, argv, stream, (step) => `of ${step}`);
     served.catch(() => undefined);
     return served;
   };

@@ -8,6 +8,7 @@ import type { TicketClaims } from '../../../src/lease/ticket.ts';
 import {
   codeOf,
   drainOf,
+  type FakeStep,
   GOOD,
   Host,
   NODE,
@@ -455,6 +456,82 @@ describe('stop', () => {
     host.records.failing = true;
     expect(await worker.supervisor.stop(LEASE)).toEqual({ stopped: true });
     expect(host.backend.anchors.size).toBe(0);
+  });
+});
+
+describe('two launches in one sandbox', () => {
+  const ofLaunch = async (worker: Worker, launch: string): Promise<string> => {
+    const ticket = ticketFor(worker.nonces.issue());
+    await worker.supervisor.prepare(ticket, launch);
+    return ticket;
+  };
+  const spawnFor = (launch: string) => ({ lease: LEASE, epoch: 3, uid: UID, launch });
+
+  test('each end their own steps and daemons, and the sandbox stays for the other', async () => {
+    const host = new Host();
+    const worker = host.startWorker();
+    const one = await ofLaunch(worker, 'one');
+    const other = await ofLaunch(worker, 'other');
+    const steps = await Promise.all([
+      worker.supervisor.startStep(one, 'head', stepOf('one'), quiet, 'one'),
+      worker.supervisor.startDaemon('n2' as NodeName, spawnFor('one'), stepOf('d1'), quiet),
+      worker.supervisor.startStep(other, 'head', stepOf('other'), quiet, 'other'),
+      worker.supervisor.startDaemon('n2' as NodeName, spawnFor('other'), stepOf('d2'), quiet),
+    ]);
+    expect(await worker.supervisor.stop(LEASE, 'one')).toEqual({ stopped: true });
+    expect(steps.map((step) => (step as FakeStep).stops)).toEqual([1, 1, 0, 0]);
+    expect(stateOf(worker)).toBe('ready');
+    expect(await worker.supervisor.stop(LEASE, 'one')).toEqual({ stopped: false });
+    expect(host.backend.runningCount).toBe(2);
+  });
+
+  test('of which the maker fails: the sandbox goes with it if no other has used it', async () => {
+    const host = new Host();
+    const worker = host.startWorker();
+    await ofLaunch(worker, 'one');
+    expect(await worker.supervisor.stop(LEASE, 'other')).toEqual({ stopped: false });
+    expect(stateOf(worker)).toBe('ready');
+    expect(await worker.supervisor.stop(LEASE, 'one')).toEqual({ stopped: true });
+    expect(host.backend.anchors.size).toBe(0);
+  });
+
+  test('of which one has ended: what was starting is ended too, and nothing of it begins any more', async () => {
+    const host = new Host();
+    const worker = host.startWorker();
+    const one = await ofLaunch(worker, 'one');
+    await ofLaunch(worker, 'other');
+    host.backend.gates.startStep.close();
+    const starting = worker.supervisor.startStep(one, 'task', stepOf('one'), quiet, 'one');
+    await settle();
+    const stopped = worker.supervisor.stop(LEASE, 'one');
+    host.backend.gates.startStep.open();
+    expect([((await starting) as FakeStep).stops, await stopped]).toEqual([1, { stopped: true }]);
+    expect(host.backend.runningCount).toBe(0);
+    expect(await codeOf(worker.supervisor.startStep(one, 'task', stepOf('one'), quiet, 'one'))).toBe(
+      'cancelled',
+    );
+    expect(await codeOf(ofLaunch(worker, 'one'))).toBe('cancelled');
+    const daemon = worker.supervisor.startDaemon('n2' as NodeName, spawnFor('one'), stepOf('d1'), quiet);
+    expect(await codeOf(daemon)).toBe('cancelled');
+  });
+
+  test('of which one cannot be ended says so; the other starts steps meanwhile', async () => {
+    const host = new Host();
+    const worker = host.startWorker();
+    const one = await ofLaunch(worker, 'one');
+    const other = await ofLaunch(worker, 'other');
+    const step = (await worker.supervisor.startStep(one, 'task', stepOf('one'), quiet, 'one')) as FakeStep;
+    let fail: (error: Error) => void = () => undefined;
+    step.stop = () =>
+      new Promise((_, reject) => {
+        fail = reject;
+      });
+    const stopped = codeOf(worker.supervisor.stop(LEASE, 'one'));
+    await settle();
+    await worker.supervisor.startStep(other, 'task', stepOf('other'), quiet, 'other');
+    fail(new XceError('node-dirty', 'a process has outlived SIGKILL'));
+    expect(await stopped).toBe('node-dirty');
+    expect(stateOf(worker)).toBe('ready');
   });
 });
 
