@@ -1,5 +1,6 @@
 /** Hands the files of a lease to its submitter, root by root, on this host. */
 import { XceError } from '../base/errors.ts';
+import type { StorageSettings } from '../config/settings.ts';
 import type { LeaseRef } from '../lease/reference.ts';
 import type { NormaliseStart, ScopeResult } from '../lease/rules.ts';
 import type { LeaseView } from '../lease/view.ts';
@@ -7,6 +8,7 @@ import { normaliseRoot } from '../normalise/normalise.ts';
 import type { Mode, NormaliseReport } from '../normalise/report.ts';
 import { sumCounts } from '../normalise/report.ts';
 import { mountOf } from '../os/mounts.ts';
+import { kindOf } from '../os/root-files.ts';
 import { requireMounted } from '../sandbox/storage.ts';
 import { workspacePaths } from '../sandbox/workspace.ts';
 import type { Context } from './context.ts';
@@ -24,6 +26,12 @@ export type LeaseScope = {
   readonly gate: string | null;
   readonly storagePath: string;
   readonly mount: { readonly source: string; readonly type: string; readonly fsid: string };
+};
+
+/** The storage must be mounted; what holds the path may be a further mount below it. */
+const mountNow = (storage: StorageSettings, path: string): LeaseScope['mount'] => {
+  const mounted = requireMounted(storage, mountOf);
+  return kindOf(path) === 'none' ? mounted : mountOf(path);
 };
 
 export const leaseScopes = (context: Context, lease: LeaseView): readonly LeaseScope[] => {
@@ -50,7 +58,7 @@ export const leaseScopes = (context: Context, lease: LeaseView): readonly LeaseS
     }
     // Mounts are recorded before the first step starts, so without a record nothing of the job ran there. A node
     // may have made the workspace all the same, and where the storage is not mounted nobody would find it.
-    const mount = lease.mounts.find((one) => one.path === path) ?? requireMounted(storage, mountOf);
+    const mount = lease.mounts.find((one) => one.path === path) ?? mountNow(storage, path);
     return { path, walkPath, gate, storagePath: storage.path, mount };
   });
 };
