@@ -1,0 +1,347 @@
+/**
+ * Whatever breaks under a job: its launch ends with 125 and one line that names node and cause, nothing of the uid
+ * is left running where anybody can look, the lease is kept until the proof is there, and `status` and `lease show`
+ * say what it waits for.
+ */
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Node } from '../support/cluster/node.ts';
+import { mustRun } from '../support/cluster/process.ts';
+import { Scope } from '../support/cluster/scope.ts';
+import {
+  anchorOf,
+  awaitNoProcess,
+  expectNothing,
+  killWorkerForGood,
+  launchOn,
+  processesOf,
+  type Running,
+  reviveWorker,
+  spawnCommand,
+  spawnLaunch,
+} from '../support/launches.ts';
+import { type Allocated, Site, SUBMITTER, WORKSPACE } from '../support/site.ts';
+
+let scope: Scope;
+let site: Site;
+/** The storage of all workspaces: a small file system of the host. */
+let storage: string;
+let n1: Node;
+let n2: Node;
+let n3: Node;
+
+beforeAll(async () => {
+  scope = await Scope.open();
+  storage = join(scope.directory, 'storage');
+  await mustRun(['mkdir', storage]);
+  await mustRun(['mount', '-t', 'tmpfs', '-o', 'size=16m,mode=0711', 'storage', storage]);
+  site = await Site.start({
+    binds: [[storage, WORKSPACE]],
+  });
+  [n1, n2, n3] = site.workers as [Node, Node, Node];
+});
+afterAll(async () => {
+  await site?.down();
+  await scope?.close();
+});
+
+let job = 200;
+const nextJob = (): string => String(job++);
+
+const allocate = (id: string, nodes: string, ttl = '10m'): Promise<Allocated> =>
+  site.json(
+    'lease',
+    'allocate',
+    '--job',
+    id,
+    '--submitter',
+    `${SUBMITTER.uid}`,
+    '--nodes',
+    nodes,
+    '--ttl',
+    ttl,
+  );
+
+/** The launch fails, and its last words name node and cause. */
+const expectEnd = async (running: Running, cause: RegExp): Promise<void> => {
+  expect((await running.child.ended).exitCode).toBe(125);
+  const [line] = running.errors.text.split('\n').filter((text) => text.startsWith('xce-sandbox: '));
+  expect(line).toMatch(cause);
+};
+
+/** A release that is refused keeps the lease, and everything that shows it says why. */
+const expectBlocked = async (id: string, cause: RegExp): Promise<void> => {
+  const end = await site.run(['lease', 'release', '--job', id]);
+  expect({ status: end.status, stderr: end.stderr }).toMatchObject({ status: 69 });
+  expect(end.stderr).toMatch(cause);
+  const shown = await site.must('lease', 'show', '--job', id);
+  expect(shown).toMatch(/^state: +quarantined$/m);
+  expect(/^waits for: .*$/m.exec(shown)?.[0]).toMatch(cause);
+};
+
+const expectFreed = async (id: string, uid: number): Promise<void> => {
+  expect(await site.json('lease', 'release', '--job', id)).toMatchObject({ status: 'free', uid });
+};
+
+type NodeStatus = {
+  readonly reachable: boolean;
+  readonly sandboxes?: readonly { readonly lease: number; readonly state: string }[];
+};
+const statusOf = async (node: Node): Promise<NodeStatus> => {
+  const { nodes } = await site.json<{ nodes: NodeStatus[] }>('status', '--nodes', node.name);
+  const [status] = nodes;
+  if (status === undefined) throw new Error(`no status of ${node.name}`);
+  return status;
+};
+const stateOf = async (node: Node, lease: number): Promise<string | undefined> =>
+  (await statusOf(node)).sandboxes?.find((sandbox) => sandbox.lease === lease)?.state;
+
+/** A setting that systemd adds to every unit of every sandbox on a node. */
+const DROP_IN = '/run/systemd/system/xce-main-.service.d/test.conf';
+const dropIn = async (node: Node, text: string): Promise<void> => {
+  await node.writeFile(DROP_IN, text);
+  await node.must(['systemctl', 'daemon-reload']);
+};
+const removeDropIn = async (node: Node): Promise<void> => {
+  await node.must(['rm', DROP_IN]);
+  await node.must(['systemctl', 'daemon-reload']);
+};
+
+describe('a link', () => {
+  test('that is cut for five seconds harms nothing', async () => {
+    const id = nextJob();
+    const { uid } = await allocate(id, 'n1,n2');
+    const running = await launchOn(site, id, ['n1', 'n2'], 'until test -e go; do sleep 0.1; done; echo went');
+    await n2.linkDown();
+    await new Promise((resolve) => setTimeout(resolve, 5000));
+    await n2.linkUp();
+    await site.controller.must(['touch', `${WORKSPACE}/main/${id}.0/work/go`]);
+    expect((await running.child.ended).exitCode).toBe(0);
+    expect(running.output.text).toContain('n2: went');
+    await expectFreed(id, uid);
+  });
+});
+
+describe('for good', () => {
+  const jobs: Record<'cut' | 'expired' | 'powerless', { id: string; leased: Allocated; running: Running }> =
+    {} as never;
+  const start = async (name: keyof typeof jobs, nodes: readonly string[], ttl: string): Promise<void> => {
+    const id = nextJob();
+    const leased = await allocate(id, nodes.join(), ttl);
+    jobs[name] = { id, leased, running: await launchOn(site, id, nodes) };
+  };
+
+  beforeAll(async () => {
+    await start('powerless', ['n1', 'n3'], '10m');
+    await start('cut', ['n1', 'n2'], '10m');
+    await start('expired', ['n1', 'n2'], '20s');
+    await Promise.all([n2.linkDown(), n3.killHard()]);
+  });
+
+  test('cut link: the launch and all other nodes end, and so does the node behind it', async () => {
+    const { leased, running } = jobs.cut;
+    await expectEnd(running, /n2/);
+    expect(await processesOf(n1, leased.uid)).toBe('');
+    await awaitNoProcess(n2, leased.uid, 60);
+  });
+
+  test('ticket that runs out behind a cut link: the worker ends the sandbox by itself', async () => {
+    const { leased, running } = jobs.expired;
+    await expectEnd(running, /n2/);
+    expect(await processesOf(n1, leased.uid)).toBe('');
+    await awaitNoProcess(n2, leased.uid, 60);
+    const anchors = `while systemctl is-active --quiet 'xce-main-${leased.lease}.*.anchor.service'; do sleep 0.1; done`;
+    await n2.must(['timeout', '60', 'sh', '-c', anchors], { timeoutMs: 70_000 });
+  });
+
+  test('node without power: the launch ends everywhere', async () => {
+    const { leased, running } = jobs.powerless;
+    await expectEnd(running, /n3/);
+    expect(await processesOf(n1, leased.uid)).toBe('');
+  });
+
+  test('keeps each lease until the node is back and has certified', async () => {
+    await Promise.all([
+      expectBlocked(jobs.powerless.id, /n3/),
+      expect(statusOf(n3)).resolves.toMatchObject({ reachable: false }),
+    ]);
+    await expectBlocked(jobs.cut.id, /n2/);
+    await Promise.all([n2.linkUp(), n3.boot()]);
+    for (const { id, leased } of Object.values(jobs)) {
+      await expectFreed(id, leased.uid);
+      await expectNothing(site.workers, leased);
+    }
+  });
+});
+
+test('a worker that is replaced by another build keeps sandboxes with a ticket, and ends the others', async () => {
+  const [kept, ended] = [nextJob(), nextJob()];
+  const leased = await allocate(kept, 'n1,n2');
+  const running = await launchOn(site, kept, ['n1', 'n2'], 'echo kept >/tmp/kept; exec sleep 300');
+  const brief = await allocate(ended, 'n2', '25s');
+  expect((await site.run(['launch', '--job', ended, '--', 'true'])).status).toBe(0);
+  const anchor = await anchorOf(n2, leased.lease);
+
+  await killWorkerForGood(n2);
+  // Nobody could read its output, or learn its end, any more.
+  await expectEnd(running, /n2/);
+  expect(await processesOf(n1, leased.uid)).toBe('');
+  const build = 'cd "$(npm root -g)" && cp -a xce-sandbox new && mv xce-sandbox old && mv new xce-sandbox';
+  await n2.must([
+    'sh',
+    '-c',
+    `${build} && sed -i 's/"version": "[^"]*"/"version": "9.9.9"/' xce-sandbox/package.json`,
+  ]);
+  expect(await n2.must(['xce-sandbox-worker', '--version'])).toBe('9.9.9\n');
+  const over = `while systemctl is-active --quiet 'xce-main-${brief.lease}.*.anchor.service'; do sleep 0.1; done`;
+  await n2.must(['timeout', '60', 'sh', '-c', over], { timeoutMs: 70_000 });
+  await reviveWorker(n2);
+
+  expect(await stateOf(n2, leased.lease)).toBe('ready');
+  expect(await stateOf(n2, brief.lease)).toBe('lost');
+  for (const { uid } of [leased, brief]) expect(await processesOf(n2, uid)).toBe('');
+  const next = await site.run(['launch', '--job', kept, '--nodes', 'n2', '--', 'cat', '/tmp/kept']);
+  expect([next.status, next.stdout]).toEqual([0, 'kept\n']);
+  expect(await anchorOf(n2, leased.lease)).toBe(anchor);
+  await expectFreed(kept, leased.uid);
+  await expectFreed(ended, brief.uid);
+});
+
+describe('a command that is killed', () => {
+  const SLOW = '[Service]\nExecStartPre=+/bin/sleep 3\n';
+  /** Resolves when the node is about to start a unit of the lease. */
+  const starting = (node: Node, lease: number, unit: string): Promise<string> =>
+    node.must([
+      ...['timeout', '60', 'sh', '-c'],
+      `until systemctl list-units --plain --no-legend --state=activating 'xce-main-${lease}.*.${unit}' | grep -q .; do :; done`,
+    ]);
+  const kill = async ({ child }: Running): Promise<void> => {
+    child.kill('SIGKILL');
+    await child.ended;
+  };
+
+  test.each(['prepare', 'start', 'running'] as const)('in %s leaves what one release ends', async (phase) => {
+    const id = nextJob();
+    const leased = await allocate(id, 'n1,n2');
+    if (phase === 'start') expect((await site.run(['launch', '--job', id, '--', 'true'])).status).toBe(0);
+    if (phase !== 'running') await dropIn(n2, SLOW);
+    const running = await spawnLaunch(site, [
+      '--job',
+      id,
+      '--label',
+      '--',
+      'sh',
+      '-c',
+      'echo up; exec sleep 300',
+    ]);
+    if (phase === 'running') await running.shows('n2: up');
+    else await starting(n2, leased.lease, phase === 'prepare' ? 'anchor.service' : 'step.*.service');
+    await kill(running);
+    if (phase !== 'running') await removeDropIn(n2);
+    await expectFreed(id, leased.uid);
+    await expectNothing(site.workers, leased);
+  });
+
+  /** Frames that the files of the lease log hold. */
+  const countRecords = (): number => {
+    const directory = join(site.cluster.controllerSharedPath, 'leases');
+    const files = readdirSync(directory).filter((name) => name.startsWith('leases.wal.'));
+    const texts = files.map((name) => readFileSync(join(directory, name), 'latin1'));
+    return texts.reduce((sum, text) => sum + text.split('XCEL').length - 1, 0);
+  };
+  /** Begins a release and kills it once it has written so many records. */
+  const killRelease = async (id: string, records: number): Promise<void> => {
+    const before = countRecords();
+    const release = await spawnCommand(site, ['lease', 'release', '--job', id]);
+    const begunMs = performance.now();
+    while (countRecords() < before + records && performance.now() - begunMs < 60_000) {
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    await kill(release);
+  };
+  test('in normalise leaves what the next release ends', async () => {
+    const leaseWithFiles = async (): Promise<readonly [id: string, leased: Allocated]> => {
+      const id = nextJob();
+      const leased = await allocate(id, 'n1');
+      const files = ['sh', '-c', 'mkdir d && cd d && seq 10000 | xargs touch'];
+      expect((await site.run(['launch', '--job', id, '--', ...files])).status).toBe(0);
+      return [id, leased];
+    };
+    const [whole, released] = await leaseWithFiles();
+    const before = countRecords();
+    await expectFreed(whole, released.uid);
+    const records = countRecords() - before;
+    const [id, leased] = await leaseWithFiles();
+    // The last two say that the root is done, and that the uid is free.
+    await killRelease(id, records - 2);
+    expect(await site.json('lease', 'show', '--job', id)).toMatchObject({ status: 'normalising' });
+    await expectFreed(id, leased.uid);
+    expect(await site.controller.must(['find', '/shared', '-uid', String(leased.uid)])).toBe('');
+  });
+});
+
+describe('systemd that does not take', () => {
+  const unitOf = (id: string, { lease }: Allocated): string => `xce-main-${lease}.${id}.0.anchor.service`;
+  type Refusal = readonly [
+    what: string,
+    make: (unit: string) => Promise<unknown>,
+    undo: (unit: string) => Promise<unknown>,
+    cause: RegExp,
+  ];
+  const refusals: readonly Refusal[] = [
+    [
+      'a masked name',
+      (unit) => n2.must(['systemctl', 'mask', '--runtime', unit]),
+      (unit) => n2.must(['systemctl', 'unmask', '--runtime', unit]),
+      /n2: Unit .* was already loaded or has a fragment file/,
+    ],
+    [
+      'a setting that cannot be kept',
+      () => dropIn(n2, '[Service]\nBindPaths=/no/such/directory\n'),
+      () => removeDropIn(n2),
+      /n2: .*(226|namespace|exited)/i,
+    ],
+    [
+      'another user than that of the lease',
+      () => dropIn(n2, '[Service]\nUser=nobody\n'),
+      () => removeDropIn(n2),
+      /n2: .*(uid 65534|has uid|privileges)/,
+    ],
+    [
+      'a name that runs already',
+      (unit) => n2.must(['systemd-run', '--quiet', `--unit=${unit}`, 'sleep', '300']),
+      async (unit) => {
+        expect((await n2.must(['systemctl', 'is-active', unit])).trim()).toBe('active');
+        await n2.must(['systemctl', 'stop', unit]);
+      },
+      /n2: .*not ours/,
+    ],
+  ];
+
+  test.each(refusals)(
+    '%s refuses the launch, and nothing starts on any node',
+    async (_, make, undo, cause) => {
+      const id = nextJob();
+      const leased = await allocate(id, 'n1,n2');
+      const unit = unitOf(id, leased);
+      await make(unit);
+      await expectEnd(await spawnLaunch(site, ['--job', id, '--', 'touch', 'started']), cause);
+      await expectNothing([n1, n3], leased);
+      await undo(unit);
+      await expectFreed(id, leased.uid);
+      await expectNothing(site.workers, leased);
+    },
+  );
+
+  test('a step ends the steps of the other nodes', async () => {
+    const id = nextJob();
+    const leased = await allocate(id, 'n1,n2');
+    expect((await site.run(['launch', '--job', id, '--', 'true'])).status).toBe(0);
+    await dropIn(n2, '[Service]\nBindPaths=/no/such/directory\n');
+    await expectEnd(await spawnLaunch(site, ['--job', id, '--', 'sleep', '300']), /n2: .*did not start/);
+    for (const node of site.workers) expect(await processesOf(node, leased.uid)).toBe('');
+    await removeDropIn(n2);
+    await expectFreed(id, leased.uid);
+  });
+});
