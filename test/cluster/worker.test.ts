@@ -411,7 +411,7 @@ describe('the socket in the sandbox', () => {
   });
 
   test('of a worker of a node outside the lease starts nothing', async () => {
-    const { lease, uid } = await prepared({ nodes: ['n1', 'n3'] as NodeName[] });
+    const { lease, uid } = await prepared({ nodes: ['n1', 'ctl'] as NodeName[] });
     const stranger = await lab.driver('n2', 'worker', 'n2');
     const spawn = {
       lease,
@@ -421,7 +421,7 @@ describe('the socket in the sandbox', () => {
       environment: [],
     };
     expect(await stranger.stream('n1', 'spawn', spawn).end).toMatchObject({ code: 'peer-role' });
-    const member = await lab.driver('n2', 'worker', 'n3');
+    const member = await lab.driver('n2', 'worker', 'ctl');
     expect(await member.stream('n1', 'spawn', { ...spawn, epoch: 2 }).end).toMatchObject({
       code: 'ticket-epoch',
     });
