@@ -1,4 +1,6 @@
 /** What `npm run bench` can measure. A topic is one function that returns its rows. */
+
+import { benchLaunch } from './launch.ts';
 import { benchLease } from './lease.ts';
 import type { Row } from './rows.ts';
 import { benchStartup } from './startup.ts';
@@ -9,6 +11,7 @@ export type Topic = {
 };
 
 export const TOPICS: Readonly<Record<string, Topic>> = {
+  launch: { about: 'a launch, beside bare TLS, bare HTTP/2 and systemd-run', run: benchLaunch },
   lease: { about: 'the lease log, beside node -e 0, an etcd and JSON lines', run: benchLease },
   startup: { about: 'what a command costs before it does anything, beside node -e 0', run: benchStartup },
 };

@@ -193,6 +193,17 @@ export class CliHost {
     return this.spawn([join(BIN, 'xce-sandbox'), ...args]);
   }
 
+  /** The same with a pipe as standard input as well, which a server takes for the sign to end. */
+  serve(argv: readonly string[]): ChildProcess {
+    const [command = '', ...rest] = this.#commandOf(argv, {});
+    return spawn(command, rest, { stdio: ['pipe', 'pipe', 'inherit'] });
+  }
+
+  /** What runs a command there, for whoever starts it. */
+  argvOf(argv: readonly string[]): readonly string[] {
+    return this.#commandOf(argv, {});
+  }
+
   #commandOf(argv: readonly string[], { env = {}, uid = 0 }: Options): readonly string[] {
     const enter = ['nsenter', `--mount=/proc/${this.#holder.pid}/ns/mnt`];
     const drop = uid === 0 ? [] : ['setpriv', `--reuid=${uid}`, `--regid=${uid}`, '--clear-groups'];

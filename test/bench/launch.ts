@@ -1,0 +1,260 @@
+/**
+ * A launch as a whole process: beside a bare fan-out over node:tls to as many listeners, its output beside bare
+ * HTTP/2, and on three real nodes beside systemd-run that is started there by nsenter, all at once, as pdsh does.
+ */
+import type { ChildProcess } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import { build } from 'esbuild';
+import { CliHost, configuration } from '../cli/host.ts';
+import { Site } from '../support/site.ts';
+import { interleave, measureOnce, onHost, type Usage } from './measure.ts';
+import { makeRow, type Row } from './rows.ts';
+
+const SIZES = [64, 256, 1024] as const;
+const LARGEST = 1024;
+const SERVERS = 4;
+const ROUNDS = 5;
+const NODE_ROUNDS = 10;
+const STREAM_BYTES = 512 << 20;
+const PROGRAM = '/srv/bench/program.mjs';
+const WORKERS = '/srv/bench/workers';
+const OUTPUT = '/srv/bench/output';
+const START_MS_MAX = 900_000;
+
+type Report = (line: string) => void;
+type Runs = { readonly subject: readonly Usage[]; readonly peer: readonly Usage[] };
+
+const wallOf = ({ wallMs }: Usage): number => wallMs;
+const cpuOf = ({ cpuMs }: Usage): number => cpuMs;
+
+const bundle = async (): Promise<string> => {
+  const result = await build({
+    entryPoints: [fileURLToPath(new URL('./launch-program.ts', import.meta.url))],
+    bundle: true,
+    write: false,
+    format: 'esm',
+    platform: 'node',
+    target: 'node20.19',
+    mainFields: ['module', 'main'],
+    external: ['koffi', 'fs-native-extensions', '@peculiar/x509', 'reflect-metadata'],
+  });
+  const [file] = result.outputFiles;
+  if (file === undefined) throw new Error('nothing was bundled');
+  return file.text;
+};
+
+const awaitReady = (server: ChildProcess): Promise<void> =>
+  new Promise((resolve, reject) => {
+    const timer = setTimeout(() => reject(new Error('the servers did not start')), START_MS_MAX);
+    server.stdout?.once('data', () => {
+      clearTimeout(timer);
+      resolve();
+    });
+    server.once('close', () => reject(new Error('a server ended')));
+  });
+
+class Fleet {
+  readonly host: CliHost;
+  readonly #servers: ChildProcess[] = [];
+
+  private constructor(host: CliHost) {
+    this.host = host;
+  }
+
+  static async start(report: Report): Promise<Fleet> {
+    const fleet = new Fleet(await CliHost.start());
+    try {
+      await fleet.#setUp(report);
+      return fleet;
+    } catch (error) {
+      await fleet.end();
+      throw error;
+    }
+  }
+
+  async #setUp(report: Report): Promise<void> {
+    const { host } = this;
+    const names = Array.from({ length: LARGEST }, (_, index) => index + 1);
+    const hosts = names.map((index) => `127.77.${index >> 8}.${index & 255} n${index}\n`);
+    host.write('/etc/hosts', `127.0.0.1 localhost\n${hosts.join('')}`);
+    host.write('/etc/nsswitch.conf', 'passwd: files\ngroup: files\nhosts: files\n');
+    host.write(
+      '/etc/xce-sandbox/xce-sandbox.ini',
+      configuration({ 'nodes.hosts': `n[1-${LARGEST}]` }).replace(
+        'connect_timeout = 2s',
+        'connect_timeout = 60s',
+      ),
+    );
+    // Beside the packages that it shares with the product.
+    host.write(PROGRAM, await bundle());
+    await host.shell('ln -s /mnt/product/node_modules /srv/bench/node_modules');
+    await host.must(['lease', 'init']);
+    await host.must(['pki', 'init']);
+    await host.must([
+      'pki',
+      'issue',
+      '--role',
+      'controller',
+      '--node',
+      'ctl',
+      '--out',
+      '/etc/xce-sandbox/pki',
+    ]);
+    report(`certificates for ${LARGEST} workers`);
+    await awaitReady(this.#begin('certify', '/etc/xce-sandbox/pki', WORKERS, String(LARGEST)));
+    for (const size of SIZES) {
+      const args = ['--submitter', '1001', '--workspace', 'none', '--ttl', '2h'];
+      await host.must(['lease', 'allocate', '--job', `of${size}`, '--nodes', `n[1-${size}]`, ...args]);
+    }
+    const share = LARGEST / SERVERS;
+    for (let index = 0; index < SERVERS; index += 1) {
+      this.#servers.push(this.#begin('serve', WORKERS, String(1 + index * share), String(share)));
+    }
+    await Promise.all(this.#servers.map(awaitReady));
+  }
+
+  #begin(...words: readonly string[]): ChildProcess {
+    return this.host.serve([process.execPath, PROGRAM, ...words]);
+  }
+
+  /** A launch, or a bare part, measured. */
+  measure(argv: readonly string[]): Promise<Usage> {
+    return measureOnce((words, timeoutMs) => onHost(this.host.argvOf(words), timeoutMs), argv);
+  }
+
+  launch(size: number, ...args: readonly string[]): Promise<Usage> {
+    return this.measure([
+      ...[process.execPath, '--', '/mnt/product/bin/xce-sandbox', 'launch', '--job', `of${size}`],
+      ...args,
+    ]);
+  }
+
+  async end(): Promise<void> {
+    for (const server of this.#servers) server.stdin?.end();
+    await this.host.end();
+  }
+}
+
+const benchFanOut = async (fleet: Fleet, report: Report): Promise<readonly Row[]> => {
+  const rows: Row[] = [];
+  const ours: { [size: number]: readonly Usage[] } = {};
+  for (const size of SIZES) {
+    report(`a launch on ${size} workers`);
+    const runs: Runs = await interleave(
+      ROUNDS,
+      () => fleet.launch(size, '--', 'true'),
+      () => fleet.measure([process.execPath, PROGRAM, 'bare', String(size)]),
+    );
+    ours[size] = runs.subject;
+    const row = (what: string, of: (usage: Usage) => number, goal: Row['goal'], unit = 'ms'): Row =>
+      makeRow({
+        name: `launch on ${size} workers, ${what}`,
+        unit,
+        values: runs.subject.map(of),
+        peer: 'bare node:tls',
+        peerValues: runs.peer.map(of),
+        goal,
+      });
+    rows.push(row('wall', wallOf, { ratioAtMost: 2 }), row('CPU', cpuOf, { ratioAtMost: 2 }));
+    const peak = ({ peakMiB }: Usage): number => (peakMiB * 2 ** 20) / 1e6;
+    rows.push(row('peak memory', peak, size === LARGEST ? { valueAtMost: 160 } : null, 'MB'));
+  }
+  const [smallest] = SIZES;
+  for (const [what, of] of [
+    ['wall', wallOf],
+    ['CPU', cpuOf],
+  ] as const) {
+    rows.push(
+      makeRow({
+        name: `${what} of a launch on ${LARGEST} workers`,
+        unit: 'ms',
+        values: (ours[LARGEST] ?? []).map(of),
+        peer: `on ${smallest}`,
+        peerValues: (ours[smallest] ?? []).map(of),
+        goal: { ratioAtMost: LARGEST / smallest },
+      }),
+    );
+  }
+  return rows;
+};
+
+const benchStream = async (fleet: Fleet, report: Report): Promise<Row> => {
+  report('the output of one step');
+  const perSecond = ({ wallMs }: Usage): number => STREAM_BYTES / 1e6 / (wallMs / 1000);
+  const remove = (): Promise<unknown> => fleet.host.shell(`rm -f ${OUTPUT}`);
+  const runs = await interleave(
+    ROUNDS,
+    async () => {
+      await remove();
+      return fleet.launch(64, '--nodes', 'n1', '--output', OUTPUT, '--', 'print', String(STREAM_BYTES));
+    },
+    async () => {
+      await remove();
+      return fleet.measure([process.execPath, PROGRAM, 'http2', OUTPUT, String(STREAM_BYTES)]);
+    },
+  );
+  return makeRow({
+    name: 'output of a step into a file',
+    unit: 'MB/s',
+    values: runs.subject.map(perSecond),
+    peer: 'bare node:http2',
+    peerValues: runs.peer.map(perSecond),
+    goal: { ratioAtLeast: 0.5 },
+  });
+};
+
+const benchNodes = async (report: Report): Promise<readonly Row[]> => {
+  report('three nodes');
+  const site = await Site.start();
+  try {
+    await site.allocate('42');
+    const enter = (pid: number): string => `nsenter --target ${pid} -m -u -i -n -p -C --root --wd --`;
+    const [ctl, ...pids] = [site.controller, ...site.workers].map((node) => node.leaderPid);
+    const all = pids.map((pid) => `${enter(pid)} systemd-run --wait --quiet true & `).join('');
+    const runs = await interleave(
+      NODE_ROUNDS,
+      () =>
+        measureOnce(onHost, ['/bin/sh', '-c', `exec ${enter(ctl ?? 0)} xce-sandbox launch --job 42 -- true`]),
+      () => measureOnce(onHost, ['/bin/sh', '-c', `${all} wait`]),
+    );
+    const residentMB = async (script: string): Promise<number> => {
+      const text = await site.workers[0]?.must(['sh', '-c', script]);
+      return (Number(/^VmRSS:\s+(\d+) kB$/m.exec(text ?? '')?.[1]) * 1024) / 1e6;
+    };
+    const idle = await residentMB('cat /proc/$(systemctl show -P MainPID xce-sandbox-worker)/status');
+    const node = await residentMB(
+      'node -e "process.stdout.write(require(`fs`).readFileSync(`/proc/self/status`))"',
+    );
+    return [
+      makeRow({
+        name: 'launch -- true on three nodes, sandbox there',
+        unit: 'ms',
+        values: runs.subject.map(wallOf),
+        peer: 'systemd-run --wait by nsenter',
+        peerValues: runs.peer.map(wallOf),
+        goal: { ratioAtMost: 1.2 },
+      }),
+      makeRow({
+        name: 'idle worker, resident',
+        unit: 'MB',
+        values: [idle],
+        peer: 'node -e',
+        peerValues: [node],
+        goal: { valueAtMost: 60 },
+      }),
+    ];
+  } finally {
+    await site.down();
+  }
+};
+
+export const benchLaunch = async (report: Report): Promise<readonly Row[]> => {
+  const fleet = await Fleet.start(report);
+  let rows: readonly Row[];
+  try {
+    rows = [...(await benchFanOut(fleet, report)), await benchStream(fleet, report)];
+  } finally {
+    await fleet.end();
+  }
+  return [...rows, ...(await benchNodes(report))];
+};
