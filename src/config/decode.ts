@@ -3,7 +3,7 @@
  * names of sections and keys, values (keys.ts), what values must be together (checks.ts), and last a comparison
  * with what the `ini` package makes of the same bytes.
  */
-import { quoteText } from '../base/escape.ts';
+import { escapeText, quoteText } from '../base/escape.ts';
 import { parseNodeName } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import { isFixedVariable } from '../base/variables.ts';
@@ -64,11 +64,14 @@ const checkSectionName = ({ name, line }: Section, faults: FaultList): void => {
   }
 };
 
+/** A section as it stands in the file, whatever its name is made of. */
+const titleOf = (section: string): string => `[${escapeText(section)}]`;
+
 const checkKeyName = (section: string, table: KeyTable, { key, line }: Entry, faults: FaultList): void => {
   if (Object.hasOwn(table, key)) return;
   const home = Object.entries(KEYS).find(([, keys]) => Object.hasOwn(keys, key))?.[0];
   const meant = home === undefined ? hint(key, Object.keys(table)) : `; it belongs to [${home}]`;
-  faults.add('config-syntax', line, `unknown key ${quoteText(key)} in [${section}]${meant}`);
+  faults.add('config-syntax', line, `unknown key ${quoteText(key)} in ${titleOf(section)}${meant}`);
 };
 
 /** What decoding one section needs and adds to. */
@@ -97,7 +100,8 @@ const decodeSection = <Table extends KeyTable>(
     const line = entry?.line ?? section?.line ?? 0;
     if (text === undefined) {
       if (fallback === 'required') {
-        if (complete) faults.add('config-value', line, `[${name}] ${key} is missing; it has no default`);
+        if (complete)
+          faults.add('config-value', line, `${titleOf(name)} ${key} is missing; it has no default`);
       } else {
         origins.push({ section: name, key, value: null, from: 'default' });
       }
@@ -105,7 +109,7 @@ const decodeSection = <Table extends KeyTable>(
     }
     const parsed = parse(text);
     if ('reason' in parsed) {
-      faults.add('config-value', line, `[${name}] ${key}: ${parsed.reason}`);
+      faults.add('config-value', line, `${titleOf(name)} ${key}: ${parsed.reason}`);
       continue;
     }
     values[key] = parsed.value;
@@ -196,11 +200,11 @@ const decodeEnvironments = (
     const variables = entries.flatMap(({ key, value, line }) => {
       const name = parseVariableName(key);
       if ('reason' in name) {
-        faults.add('config-value', line, `[${section}] ${name.reason}`);
+        faults.add('config-value', line, `${titleOf(section)} ${name.reason}`);
         return [];
       }
       if (isFixedVariable(key)) {
-        faults.add('config-value', line, `[${section}] ${key}: every sandbox sets it itself`);
+        faults.add('config-value', line, `${titleOf(section)} ${key}: every sandbox sets it itself`);
         return [];
       }
       origins.push({ section, key, value, from: `${fileName}:${line}` });

@@ -104,6 +104,7 @@ describe('section lines', () => {
       '[storage __proto__]',
       '"__proto__" is not a storage name (a lower-case letter, then lower-case letters, digits, - and _, at most 32)',
     ],
+    ['[storage \ta]\nath = /a', 'unknown key "ath" in [storage \\ta]; did you mean "path"?'],
     [
       '[storage  a]',
       '" a" is not a storage name (a lower-case letter, then lower-case letters, digits, - and _, at most 32)',
