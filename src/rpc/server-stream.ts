@@ -152,6 +152,14 @@ export const openStream = (http: ServerHttp2Stream, observer: StreamObserver): O
     http.off('data', onData);
     http.resume();
   };
+  /**
+   * All is said, and the client half-closes when it has read that. A reset, with whatever code, would take from a client
+   * that reads slowly what it has not read yet: Node gives no more of a stream to its reader once that was reset.
+   */
+  const dropTheRest = (): void => {
+    http.off('data', onData);
+    http.resume();
+  };
   const refuse = (error: unknown): void => {
     if (lastSent || http.destroyed || http.closed) return;
     if (!started) {
@@ -161,7 +169,9 @@ export const openStream = (http: ServerHttp2Stream, observer: StreamObserver): O
     }
     lastSent = true;
     http.end(encodeFrame('error', encodeError(error)));
-    finishReading(http);
+    // One that breaks the protocol may never half-close.
+    if (codeOf(error) === 'protocol') finishReading(http);
+    else dropTheRest();
   };
   const fail = (error: unknown): void => {
     if (done) return;
@@ -304,7 +314,7 @@ export const openStream = (http: ServerHttp2Stream, observer: StreamObserver): O
       assert(lastSent, "a handler that returns has sent the event 'ended'");
       done = true;
       http.end();
-      finishReading(http);
+      dropTheRest();
     },
     refuse(error) {
       refuse(error);

@@ -517,3 +517,23 @@ describe('when the other process is killed', () => {
     expect(await gone.opened).toMatchObject({ code: 'cancelled' });
   });
 });
+
+test('a reader that takes a while for each frame gets all of a stream that has ended', async () => {
+  const breathe = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, Math.random() * 3));
+  const bytes = Buffer.from('out\n');
+  serve = async (stream) => {
+    await stream.sendEvent(started);
+    await breathe();
+    await Promise.all([stream.write('stdout', bytes), stream.write('stderr', bytes)]);
+    await breathe();
+    await stream.sendEvent(ended);
+  };
+  for (let round = 0; round < 100; round += 1) {
+    const channels: string[] = [];
+    for await (const frame of await open()) {
+      channels.push(frame.channel);
+      await breathe();
+    }
+    expect(channels, `round ${round}`).toEqual(['event', 'stdout', 'stderr', 'event']);
+  }
+});
