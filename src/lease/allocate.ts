@@ -189,7 +189,7 @@ export const decideAllocate = (
   const own = living.find((lease) => lease.attempt === request.attempt);
   if (own !== undefined) {
     const repeated = repeat(own, request, facts);
-    const usable = checkNotWithheld(state, own.nodes.keys());
+    const usable = checkNotWithheld(state, own.nodes.names);
     return repeated.ok && !usable.ok ? usable : repeated;
   }
   for (const check of [checkNotEnded(state, request), checkNotWithheld(state, request.nodes)])

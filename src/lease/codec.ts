@@ -3,8 +3,8 @@
  * form, texts are UTF-8 with their length in bytes before them, optional values have a byte 0 or 1 before them.
  * Every value has exactly one encoding, so equal states have equal bytes.
  */
+import { Buffer } from 'node:buffer';
 import { assert, XceError } from '../base/errors.ts';
-import { LIMITS } from '../base/limits.ts';
 
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
@@ -13,8 +13,9 @@ export const asBuffer = (bytes: Uint8Array): Buffer =>
   bytes instanceof Buffer ? bytes : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 
 const isAscii = (bytes: Uint8Array, start: number, end: number): boolean => {
-  for (let index = start; index < end; index += 1) if ((bytes[index] ?? 0x80) >= 0x80) return false;
-  return true;
+  let seen = 0;
+  for (let index = start; index < end; index += 1) seen |= bytes[index] as number;
+  return seen < 0x80;
 };
 
 /** Whether a text fits and comes back as it is; UTF-8 has no lone surrogates. */
@@ -33,24 +34,45 @@ export const newerBytes = (what: string, version: number, known: number, kind: n
     { next: 'install on this host the version that wrote the log' },
   );
 
+const WORD_PLACES = 1 << 14;
+/** Words differ at their ends (node names are numbered), so that the place follows from these bytes of them. */
+const WORD_END_BYTES = 4;
+
+const placeOf = (bytes: Uint8Array, start: number, end: number): number => {
+  let hash = end - start;
+  for (let at = Math.max(start, end - WORD_END_BYTES); at < end; at += 1)
+    hash = Math.imul(hash, 0x01000193) ^ (bytes[at] as number);
+  return (hash ^ (hash >>> 15)) & (WORD_PLACES - 1);
+};
+
+const isAt = (word: Uint8Array, bytes: Uint8Array, start: number, end: number): boolean => {
+  if (word.length !== end - start) return false;
+  for (let at = 0; at < word.length; at += 1) if (word[at] !== bytes[start + at]) return false;
+  return true;
+};
+
 /**
- * Texts that occur again and again, kept once. It starts anew when it is full, so that a log of ever new texts
- * cannot make it grow.
+ * Texts that occur again and again, kept once and found by their bytes. Each has one place, where the newest stays: a
+ * log of ever new texts cannot make it grow.
  */
 export class WordTable<Word extends string> {
-  readonly #words = new Map<string, Word>();
+  readonly #bytes: (Uint8Array | undefined)[] = new Array(WORD_PLACES);
+  readonly #words: (Word | undefined)[] = new Array(WORD_PLACES);
 
-  keep(text: string, make: (text: string) => Word): Word {
-    const known = this.#words.get(text);
-    if (known !== undefined) return known;
-    const word = make(text);
-    if (this.#words.size >= LIMITS.nodesMax) this.#words.clear();
-    this.#words.set(text, word);
+  /** The word that bytes[start, end) are, when it is known. */
+  find(bytes: Uint8Array, start: number, end: number): Word | undefined {
+    const place = placeOf(bytes, start, end);
+    const known = this.#bytes[place];
+    return known !== undefined && isAt(known, bytes, start, end) ? this.#words[place] : undefined;
+  }
+
+  keep(bytes: Uint8Array, start: number, end: number, word: Word): Word {
+    const place = placeOf(bytes, start, end);
+    this.#bytes[place] = new Uint8Array(bytes.subarray(start, end));
+    this.#words[place] = word;
     return word;
   }
 }
-
-const words = new WordTable<string>();
 
 export class ByteWriter {
   #buffer = Buffer.allocUnsafe(128);
@@ -135,62 +157,95 @@ export class ByteWriter {
 /** Reads what ByteWriter wrote; anything else throws XceError 'log-corrupt' and reads nothing past the end. */
 export class ByteReader {
   readonly #bytes: Buffer;
-  #offset = 0;
+  readonly #start: number;
+  readonly #end: number;
+  #offset: number;
 
-  constructor(bytes: Uint8Array) {
+  /** Of bytes[start, end). */
+  constructor(bytes: Uint8Array, start: number, end: number) {
     this.#bytes = asBuffer(bytes);
+    this.#start = start;
+    this.#end = end;
+    this.#offset = start;
   }
 
   corrupt(problem: string): XceError {
     return new XceError('log-corrupt', `a record of the lease log does not decode: ${problem}`, {
-      at: `byte ${this.#offset} of the record`,
+      at: `byte ${this.#offset - this.#start} of the record`,
     });
   }
 
   byte(): number {
-    const value = this.#bytes[this.#offset];
-    if (value === undefined) throw this.corrupt('it ends too early');
-    this.#offset += 1;
-    return value;
+    const at = this.#offset;
+    if (at >= this.#end) throw this.corrupt('it ends too early');
+    this.#offset = at + 1;
+    return this.#bytes[at] as number;
   }
 
   whole(max: number, min = 0): number {
-    let value = 0;
-    let scale = 1;
-    for (let count = 0; count < 8; count += 1) {
+    const first = this.byte();
+    const value = first < 0x80 ? first : this.#longWhole(first);
+    if (value < min || value > max) throw this.corrupt(`a number is not between ${min} and ${max}`);
+    return value;
+  }
+
+  /** The rest of a number of several bytes: 28 bits as an integer, which is faster, and what is above them. */
+  #longWhole(first: number): number {
+    let low = first & 0x7f;
+    for (let shift = 7; shift < 28; shift += 7) {
       const next = this.byte();
-      value += (next % 0x80) * scale;
-      if (next < 0x80) {
-        if (next === 0 && count > 0) throw this.corrupt('a number is not in its shortest form');
-        if (value < min || value > max) throw this.corrupt(`a number is not between ${min} and ${max}`);
-        return value;
-      }
-      scale *= 0x80;
+      low |= (next & 0x7f) << shift;
+      if (next < 0x80) return this.#shortest(low, next);
+    }
+    let high = 0;
+    for (let shift = 0; shift < 28; shift += 7) {
+      const next = this.byte();
+      high |= (next & 0x7f) << shift;
+      if (next < 0x80) return this.#shortest(high * 2 ** 28 + low, next);
     }
     throw this.corrupt('a number is too long');
   }
 
-  text(bytesMax: number): string {
-    const length = this.whole(bytesMax);
-    const start = this.#offset;
-    const end = start + length;
-    if (end > this.#bytes.length) throw this.corrupt('a text ends too early');
-    let value: string;
-    if (isAscii(this.#bytes, start, end)) value = this.#bytes.toString('latin1', start, end);
-    else {
-      try {
-        value = decoder.decode(this.#bytes.subarray(start, end));
-      } catch {
-        throw this.corrupt('a text is not UTF-8');
-      }
-    }
-    this.#offset = end;
+  #shortest(value: number, last: number): number {
+    if (last === 0) throw this.corrupt('a number is not in its shortest form');
     return value;
   }
 
-  /** A text that occurs in many records. */
-  word(bytesMax: number): string {
-    return words.keep(this.text(bytesMax), (text) => text);
+  /** Goes behind a text and gives the offset where it begins; it ends at #offset. */
+  #passText(bytesMax: number): number {
+    const length = this.whole(bytesMax);
+    const start = this.#offset;
+    if (start + length > this.#end) throw this.corrupt('a text ends too early');
+    this.#offset = start + length;
+    return start;
+  }
+
+  #decodeText(start: number, end: number): string {
+    if (isAscii(this.#bytes, start, end)) return this.#bytes.toString('latin1', start, end);
+    try {
+      return decoder.decode(this.#bytes.subarray(start, end));
+    } catch {
+      throw this.corrupt('a text is not UTF-8');
+    }
+  }
+
+  text(bytesMax: number): string {
+    const start = this.#passText(bytesMax);
+    return this.#decodeText(start, this.#offset);
+  }
+
+  /** A text that occurs in many records; `make` checks it once. */
+  word<Word extends string>(
+    table: WordTable<Word>,
+    bytesMax: number,
+    make: (text: string, from: ByteReader) => Word,
+  ): Word {
+    const start = this.#passText(bytesMax);
+    const end = this.#offset;
+    return (
+      table.find(this.#bytes, start, end) ??
+      table.keep(this.#bytes, start, end, make(this.#decodeText(start, end), this))
+    );
   }
 
   /** A text that must be one of a kind; `parse` returns undefined for any other. */
@@ -206,28 +261,28 @@ export class ByteReader {
   }
 
   hex(byteCount: number): string {
-    const end = this.#offset + byteCount;
-    if (end > this.#bytes.length) throw this.corrupt('bytes end too early');
-    const value = this.#bytes.toString('hex', this.#offset, end);
+    const start = this.#offset;
+    const end = start + byteCount;
+    if (end > this.#end) throw this.corrupt('bytes end too early');
     this.#offset = end;
-    return value;
+    return this.#bytes.toString('hex', start, end);
   }
 
-  optional<Value>(read: () => Value): Value | null {
+  optional<Value>(read: (from: ByteReader) => Value): Value | null {
     const flag = this.byte();
     if (flag > 1) throw this.corrupt('a flag is neither 0 nor 1');
-    return flag === 1 ? read() : null;
+    return flag === 1 ? read(this) : null;
   }
 
-  list<Value>(countMax: number, read: () => Value): Value[] {
+  list<Value>(countMax: number, read: (from: ByteReader) => Value): Value[] {
     const count = this.whole(countMax);
     const values: Value[] = [];
-    for (let index = 0; index < count; index += 1) values.push(read());
+    for (let index = 0; index < count; index += 1) values.push(read(this));
     return values;
   }
 
   get isAtEnd(): boolean {
-    return this.#offset === this.#bytes.length;
+    return this.#offset === this.#end;
   }
 
   end(): void {

@@ -2,6 +2,7 @@
  * Memory of attempts that have ended, so that a late or repeated prolog never revives one. Bounded by time (the
  * rules forget what is old) and by LIMITS.endedAttemptsMax.
  */
+import { assert } from '../base/errors.ts';
 import type { Attempt, JobId, LeaseNumber, Uid } from '../base/ids.ts';
 
 /** What identifies one run of a job. Schedulers reuse job ids, and some do not count requeues. */
@@ -34,48 +35,109 @@ export const isEarlierRun = (one: AttemptKey, other: AttemptKey): boolean => {
   return one.attempt < other.attempt;
 };
 
+const addToJob = (byJob: Map<JobId, EndedAttempt[]>, ended: EndedAttempt): void => {
+  const ofJob = byJob.get(ended.job);
+  if (ofJob === undefined) byJob.set(ended.job, [ended]);
+  else ofJob.push(ended);
+};
+
+/** Attempts of a block. */
+const BLOCK = 1024;
+
+/** Some attempts as columns of numbers, not as an object each: there may be half a million. */
+class EndedBlock {
+  readonly #jobs: JobId[] = [];
+  readonly #attempts = new Uint32Array(BLOCK);
+  /** NaN where it is not known. */
+  readonly #starts = new Float64Array(BLOCK);
+  readonly #leases = new Float64Array(BLOCK);
+  readonly #uids = new Uint32Array(BLOCK);
+  readonly #endedWallMs = new Float64Array(BLOCK);
+
+  add({ job, attempt, schedulerStartS, lease, uid, endedWallMs }: EndedAttempt): void {
+    const at = this.#jobs.length;
+    this.#jobs.push(job);
+    this.#attempts[at] = attempt;
+    this.#starts[at] = schedulerStartS ?? Number.NaN;
+    this.#leases[at] = lease;
+    this.#uids[at] = uid;
+    this.#endedWallMs[at] = endedWallMs;
+  }
+
+  get(at: number): EndedAttempt {
+    const job = this.#jobs[at];
+    assert(job !== undefined, 'an attempt that is asked for is there');
+    const start = this.#starts[at] as number;
+    return {
+      job,
+      attempt: this.#attempts[at] as Attempt,
+      schedulerStartS: Number.isNaN(start) ? null : start,
+      lease: this.#leases[at] as LeaseNumber,
+      uid: this.#uids[at] as Uid,
+      endedWallMs: this.#endedWallMs[at] as number,
+    };
+  }
+}
+
 export class EndedAttempts {
-  #queue: EndedAttempt[] = [];
-  #head = 0;
-  readonly #byJob = new Map<JobId, EndedAttempt[]>();
+  readonly #blocks: EndedBlock[] = [];
+  /** Attempts are numbered from the first of the first block on: the oldest that is remembered, and the next one. */
+  #first = 0;
+  #next = 0;
+  /**
+   * The attempts of each job. Made when they are first asked for, which whoever only replays a log never does.
+   */
+  #byJob: Map<JobId, EndedAttempt[]> | undefined;
 
   get size(): number {
-    return this.#queue.length - this.#head;
+    return this.#next - this.#first;
   }
 
   add(ended: EndedAttempt): void {
-    this.#queue.push(ended);
-    const ofJob = this.#byJob.get(ended.job);
-    if (ofJob === undefined) this.#byJob.set(ended.job, [ended]);
-    else ofJob.push(ended);
+    if (this.#next === this.#blocks.length * BLOCK) this.#blocks.push(new EndedBlock());
+    this.#blocks.at(-1)?.add(ended);
+    this.#next += 1;
+    if (this.#byJob !== undefined) addToJob(this.#byJob, ended);
   }
 
   /** Forgets the oldest `count`; returns false, and forgets none, when there are fewer. */
   forget(count: number): boolean {
     if (count > this.size) return false;
-    for (const { job } of this.#queue.slice(this.#head, this.#head + count)) {
+    for (let left = count; left > 0; left -= 1) this.#forgetOldest();
+    return true;
+  }
+
+  #forgetOldest(): void {
+    if (this.#byJob !== undefined) {
+      const { job } = this.#get(this.#first);
       const ofJob = this.#byJob.get(job);
       if (ofJob === undefined || ofJob.length <= 1) this.#byJob.delete(job);
       else ofJob.shift();
     }
-    this.#head += count;
-    if (this.#head > 64 && this.#head * 2 > this.#queue.length) {
-      this.#queue = this.#queue.slice(this.#head);
-      this.#head = 0;
-    }
-    return true;
+    this.#first += 1;
+    if (this.#first < BLOCK) return;
+    this.#blocks.shift();
+    this.#first -= BLOCK;
+    this.#next -= BLOCK;
+  }
+
+  #get(number: number): EndedAttempt {
+    const block = this.#blocks[Math.floor(number / BLOCK)];
+    assert(block !== undefined, 'an attempt that is asked for is there');
+    return block.get(number % BLOCK);
   }
 
   /** Ended attempts of one job, oldest first. */
   ofJob(job: JobId): readonly EndedAttempt[] {
+    if (this.#byJob === undefined) {
+      this.#byJob = new Map();
+      for (const ended of this) addToJob(this.#byJob, ended);
+    }
     return this.#byJob.get(job) ?? [];
   }
 
   /** All, oldest first. */
   *[Symbol.iterator](): Generator<EndedAttempt> {
-    for (let index = this.#head; index < this.#queue.length; index += 1) {
-      const ended = this.#queue[index];
-      if (ended !== undefined) yield ended;
-    }
+    for (let number = this.#first; number < this.#next; number += 1) yield this.#get(number);
   }
 }

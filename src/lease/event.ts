@@ -177,7 +177,11 @@ const KIND_BYTES = {
 } as const satisfies Record<EventKind, number>;
 
 export const EVENT_KINDS = Object.keys(KIND_BYTES) as readonly EventKind[];
-const kindOfByte = new Map<number, EventKind>(EVENT_KINDS.map((kind) => [KIND_BYTES[kind], kind]));
+const KIND_OF_BYTE: readonly (EventKind | undefined)[] = ((): (EventKind | undefined)[] => {
+  const kinds: (EventKind | undefined)[] = [undefined];
+  for (const kind of EVENT_KINDS) kinds[KIND_BYTES[kind]] = kind;
+  return kinds;
+})();
 
 const SAFE = Number.MAX_SAFE_INTEGER;
 const ID_MAX = 0xffff_ffff;
@@ -190,12 +194,17 @@ export const writeTerm = (to: ByteWriter, term: Term): void => {
   to.whole(term.ttlMs).whole(term.issued.wallMs).whole(term.issued.monotonicMs).text(term.issued.bootId);
 };
 
+/** Boot ids and paths: each occurs in many records. */
+const knownWords = new WordTable<string>();
+const anyWord = (text: string): string => text;
+const readBootId = (from: ByteReader): string => from.word(knownWords, LIMITS.bootIdBytesMax, anyWord);
+
 export const readTerm = (from: ByteReader): Term => ({
   ttlMs: from.whole(LIMITS.ttlMsMax, LIMITS.ttlMsMin),
   issued: {
     wallMs: from.whole(SAFE),
     monotonicMs: from.whole(SAFE),
-    bootId: from.word(LIMITS.bootIdBytesMax),
+    bootId: readBootId(from),
   },
 });
 
@@ -206,12 +215,15 @@ export const readAttempt = (from: ByteReader): Attempt => from.whole(ATTEMPT_MAX
 export const readJob = (from: ByteReader): JobId => from.parsed(LIMITS.jobIdBytesMax, parseJobId, 'job id');
 /** The same few names occur in every lease: each is checked once and kept once. */
 const knownNodes = new WordTable<NodeName>();
+const requireNodeName = (text: string, from: ByteReader): NodeName => {
+  const name = parseNodeName(text);
+  if (name !== text) throw from.corrupt('a text is not a node name');
+  return name;
+};
 export const readNode = (from: ByteReader): NodeName =>
-  knownNodes.keep(from.text(LIMITS.nodeNameCharsMax), (text) => {
-    if (parseNodeName(text) !== text) throw from.corrupt('a text is not a node name');
-    return text as NodeName;
-  });
-export const readSchedulerStart = (from: ByteReader): number | null => from.optional(() => from.whole(SAFE));
+  from.word(knownNodes, LIMITS.nodeNameCharsMax, requireNodeName);
+const readSafe = (from: ByteReader): number => from.whole(SAFE);
+export const readSchedulerStart = (from: ByteReader): number | null => from.optional(readSafe);
 
 export const writeSubmitter = (to: ByteWriter, submitter: Submitter): void => {
   to.whole(submitter.uid).whole(submitter.gid);
@@ -227,17 +239,17 @@ export const writeRoot = (to: ByteWriter, root: LeaseRoot | LeaseWorkspace): voi
 };
 
 const readRoot = (from: ByteReader): LeaseRoot => ({
-  path: from.word(LIMITS.pathBytesMax),
-  storage: from.word(LIMITS.storageNameBytesMax),
+  path: from.word(knownWords, LIMITS.pathBytesMax, anyWord),
+  storage: from.word(knownWords, LIMITS.storageNameBytesMax, anyWord),
 });
 
 const NO_ROOTS: readonly LeaseRoot[] = [];
 export const readRoots = (from: ByteReader): readonly LeaseRoot[] => {
-  const roots = from.list(LIMITS.leaseRootsMax, () => readRoot(from));
+  const roots = from.list(LIMITS.leaseRootsMax, readRoot);
   return roots.length === 0 ? NO_ROOTS : roots;
 };
 
-export const readWorkspace = (from: ByteReader): LeaseWorkspace | null => from.optional(() => readRoot(from));
+export const readWorkspace = (from: ByteReader): LeaseWorkspace | null => from.optional(readRoot);
 
 export const writeMount = (to: ByteWriter, mount: MountFacts): void => {
   to.text(mount.path).text(mount.source).text(mount.type).text(mount.fsid);
@@ -256,7 +268,7 @@ export const writeBinding = (to: ByteWriter, binding: Binding): void => {
 
 export const readBinding = (from: ByteReader): Binding => ({
   workerKey: from.hex(LIMITS.workerKeyBytes),
-  bootId: from.word(LIMITS.bootIdBytesMax),
+  bootId: readBootId(from),
 });
 
 export const writeQuarantine = (to: ByteWriter, quarantine: Quarantine): void => {
@@ -273,7 +285,7 @@ export const readQuarantine = (from: ByteReader): Quarantine => {
   return {
     code,
     text: from.text(LIMITS.reasonCharsMax * BYTES_PER_CHAR_MAX),
-    node: from.optional(() => readNode(from)),
+    node: from.optional(readNode),
     wallMs: from.whole(SAFE),
   };
 };
@@ -292,8 +304,10 @@ const writeNonces = (to: ByteWriter, nonces: readonly DrainNonce[]): void => {
   to.list(nonces, ({ node, nonce }) => to.text(node).hex(nonce, LIMITS.nonceBytes));
 };
 
-const readNonces = (from: ByteReader): DrainNonce[] =>
-  from.list(LIMITS.leaseNodesMax, () => ({ node: readNode(from), nonce: from.hex(LIMITS.nonceBytes) }));
+export const readNonce = (from: ByteReader): string => from.hex(LIMITS.nonceBytes);
+export const readDigest = (from: ByteReader): string => from.hex(LIMITS.digestBytes);
+
+const readDrainNonce = (from: ByteReader): DrainNonce => ({ node: readNode(from), nonce: readNonce(from) });
 
 /** The bytes of one event. The caller has checked it; what cannot be written back and read is a bug. */
 export const encodeEvent = (event: LeaseEvent): Uint8Array => {
@@ -366,7 +380,7 @@ const readEvent = (kind: EventKind, from: ByteReader): LeaseEvent => {
         attempt: readAttempt(from),
         schedulerStartS: readSchedulerStart(from),
         submitter: readSubmitter(from),
-        nodes: from.list(LIMITS.leaseNodesMax, () => readNode(from)),
+        nodes: from.list(LIMITS.leaseNodesMax, readNode),
         roots: readRoots(from),
         workspace: readWorkspace(from),
         term: readTerm(from),
@@ -383,17 +397,17 @@ const readEvent = (kind: EventKind, from: ByteReader): LeaseEvent => {
         kind,
         lease,
         node: readNode(from),
-        mounts: from.list(LIMITS.leaseScopesMax, () => readMount(from)),
+        mounts: from.list(LIMITS.leaseScopesMax, readMount),
       };
     case 'drain':
     case 'ask':
-      return { kind, lease, nonces: readNonces(from) };
+      return { kind, lease, nonces: from.list(LIMITS.leaseNodesMax, readDrainNonce) };
     case 'certify':
       return {
         kind,
         lease,
         node: readNode(from),
-        digest: from.hex(LIMITS.digestBytes),
+        digest: readDigest(from),
         certificate: from.text(LIMITS.certificateCharsMax),
       };
     case 'normalise':
@@ -418,30 +432,33 @@ const readEvent = (kind: EventKind, from: ByteReader): LeaseEvent => {
   }
 };
 
-const openEvent = (bytes: Uint8Array): { readonly kind: EventKind; readonly from: ByteReader } => {
-  const from = new ByteReader(bytes);
+const readKind = (from: ByteReader): EventKind => {
   const version = from.byte();
   if (version === 0) throw from.corrupt('its version is 0');
   const byte = from.byte();
-  const kind = version === EVENT_VERSION ? kindOfByte.get(byte) : undefined;
+  const kind = version === EVENT_VERSION ? KIND_OF_BYTE[byte] : undefined;
   if (kind === undefined) throw newerBytes('an event', version, EVENT_VERSION, byte);
-  return { kind, from };
+  return kind;
 };
 
 /** The kind of an event and the lease it is about, without the rest; the same errors for what is no event at all. */
 export const peekEvent = (
   bytes: Uint8Array,
+  start: number,
+  end: number,
 ): { readonly kind: EventKind; readonly lease: LeaseNumber | undefined } => {
-  const { kind, from } = openEvent(bytes);
+  const from = new ByteReader(bytes, start, end);
+  const kind = readKind(from);
   return { kind, lease: kind === 'forget' ? undefined : readLeaseNumber(from) };
 };
 
 /**
- * Throws XceError 'log-corrupt' on bytes that are not exactly one event, 'log-version' on those of a newer
- * version.
+ * The event in bytes[start, end), which keeps nothing of them. Throws XceError 'log-corrupt' on bytes that are not
+ * exactly one event, 'log-version' on those of a newer version.
  */
-export const decodeEvent = (bytes: Uint8Array): LeaseEvent => {
-  const { kind, from } = openEvent(bytes);
+export const decodeEvent = (bytes: Uint8Array, start = 0, end = bytes.length): LeaseEvent => {
+  const from = new ByteReader(bytes, start, end);
+  const kind = readKind(from);
   const event = readEvent(kind, from);
   from.end();
   return event;

@@ -97,18 +97,18 @@ export const jobView = (ref: LeaseRef): View<JobView, LeaseEvent> => {
     restore: (view, record) => {
       if (mayHold(view, record)) restoreRecord(view.own, record, isWanted);
     },
-    replay: (view, bytes) => {
-      const { kind, lease } = peekEvent(bytes);
+    replay: (view, bytes, start = 0, end = bytes.length) => {
+      const { kind, lease } = peekEvent(bytes, start, end);
       if (lease === undefined) {
         view.applyForget();
         return;
       }
       if (view.own.leases.has(lease)) {
-        applyEvent(view.own, decodeEvent(bytes));
+        applyEvent(view.own, decodeEvent(bytes, start, end));
         return;
       }
       if (kind !== 'allocate' && kind !== 'renew') return;
-      const event = decodeEvent(bytes);
+      const event = decodeEvent(bytes, start, end);
       if (event.kind === 'allocate' && isWanted(event.job, event.lease)) applyEvent(view.own, event);
       else if (event.kind === 'allocate' || event.kind === 'renew') applyForeign(view.own, event);
     },

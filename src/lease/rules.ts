@@ -181,7 +181,7 @@ export const decideJoin = (
   const usable = checkNotWithheld(state, [node]);
   if (!usable.ok) return usable;
   const known = lease.nodes.get(node);
-  const bytes = [...lease.nodes.keys()].reduce((sum, name) => sum + name.length, node.length);
+  const bytes = lease.nodes.names.reduce((sum, name) => sum + name.length, node.length);
   if (known === undefined && (lease.nodes.size >= LIMITS.leaseNodesMax || bytes > LIMITS.leaseNodesBytesMax))
     return refuse('too-large', `${nameLease(lease)} has no room for another node`);
   const events: readonly ExistingEvent[] =

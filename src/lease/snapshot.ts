@@ -12,11 +12,13 @@ import {
   type Reclaim,
   readAttempt,
   readBinding,
+  readDigest,
   readEpoch,
   readJob,
   readLeaseNumber,
   readMount,
   readNode,
+  readNonce,
   readQuarantine,
   readReclaim,
   readRoots,
@@ -33,18 +35,17 @@ import {
   writeSubmitter,
   writeTerm,
 } from './event.ts';
+import { type LeaseNode, LeaseNodes, UNTOUCHED_NODE } from './nodes.ts';
 import {
   type FinishedScope,
   LEASE_STATUSES,
   type Lease,
-  type LeaseNode,
   type LeaseState,
   type LeaseStatus,
   NO_MOUNTS,
   NONE_FINISHED,
   type RecordedMount,
   restoreLease,
-  UNTOUCHED_NODE,
 } from './state.ts';
 
 const SNAPSHOT_VERSION = 1;
@@ -112,17 +113,24 @@ const writeLease = (to: ByteWriter, lease: Lease): void => {
   to.optional(lease.quarantine, (quarantine) => writeQuarantine(to, quarantine));
 };
 
+const readRecordedMount = (from: ByteReader): RecordedMount => ({
+  node: readNode(from),
+  mount: readMount(from),
+});
+
 const readMounts = (from: ByteReader): readonly RecordedMount[] => {
-  const mounts = from.list(LIMITS.leaseScopesMax, () => ({ node: readNode(from), mount: readMount(from) }));
+  const mounts = from.list(LIMITS.leaseScopesMax, readRecordedMount);
   return mounts.length === 0 ? NO_MOUNTS : mounts;
 };
 
+const readFinishedScope = (from: ByteReader): FinishedScope => ({
+  path: from.text(LIMITS.pathBytesMax),
+  walked: from.whole(SAFE),
+  changed: from.whole(SAFE),
+});
+
 const readFinished = (from: ByteReader): readonly FinishedScope[] => {
-  const finished = from.list(LIMITS.leaseScopesMax, () => ({
-    path: from.text(LIMITS.pathBytesMax),
-    walked: from.whole(SAFE),
-    changed: from.whole(SAFE),
-  }));
+  const finished = from.list(LIMITS.leaseScopesMax, readFinishedScope);
   return finished.length === 0 ? NONE_FINISHED : finished;
 };
 
@@ -145,10 +153,10 @@ const readLease = (from: ByteReader): Lease => ({
   status: readStatus(from),
   epoch: readEpoch(from),
   term: readTerm(from),
-  nodes: new Map(),
+  nodes: LeaseNodes.untouched([]),
   mounts: readMounts(from),
   finished: readFinished(from),
-  quarantine: from.optional(() => readQuarantine(from)),
+  quarantine: from.optional(readQuarantine),
 });
 
 type NodesEntry = { readonly lease: Lease; readonly nodes: readonly (readonly [NodeName, LeaseNode])[] };
@@ -174,9 +182,9 @@ const writeNodes = (to: ByteWriter, entry: NodesEntry): void => {
 const readLeaseNode = (from: ByteReader): LeaseNode => {
   const role = NODE_ROLES[from.byte()];
   if (role === undefined) throw from.corrupt('a node has an unknown role');
-  const binding = from.optional(() => readBinding(from));
-  const nonce = from.optional(() => from.hex(LIMITS.nonceBytes));
-  const certificate = from.optional(() => from.hex(LIMITS.digestBytes));
+  const binding = from.optional(readBinding);
+  const nonce = from.optional(readNonce);
+  const certificate = from.optional(readDigest);
   const isUntouched = binding === null && nonce === null && certificate === null;
   return isUntouched ? UNTOUCHED_NODE[role] : { role, binding, nonce, certificate, reclaim: null };
 };
@@ -324,7 +332,7 @@ const describeEntry = (kind: number, from: ByteReader): SnapshotEntry => {
 };
 
 const openRecord = (record: Uint8Array): { readonly kind: number; readonly from: ByteReader } => {
-  const from = new ByteReader(record);
+  const from = new ByteReader(record, 0, record.length);
   const version = from.byte();
   if (version === 0) throw from.corrupt('its version is 0');
   const kind = from.byte();

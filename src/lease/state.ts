@@ -19,7 +19,6 @@ import { assert, XceError } from '../base/errors.ts';
 import type { Attempt, Epoch, JobId, LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import { EndedAttempts } from './ended.ts';
 import type {
-  Binding,
   DrainNonce,
   EventKind,
   EventOf,
@@ -28,9 +27,9 @@ import type {
   LeaseWorkspace,
   MountFacts,
   Quarantine,
-  Reclaim,
   Submitter,
 } from './event.ts';
+import { type LeaseNode, LeaseNodes, UNTOUCHED_NODE } from './nodes.ts';
 import type { Term } from './term.ts';
 import { IdQueue, IdRanges } from './uids.ts';
 import { WithheldNodes } from './withheld.ts';
@@ -80,19 +79,6 @@ export const TRANSITIONS: Readonly<
   },
 };
 
-/** What the lease knows of one node. */
-export type LeaseNode = {
-  /** 'helper': a host that joined to walk, fetch or stage, not a node of the job. */
-  readonly role: 'job' | 'helper';
-  readonly binding: Binding | null;
-  /** Nonce of the newest drain request, hex. */
-  readonly nonce: string | null;
-  /** SHA-256 of the certificate of cleanliness, hex; null: not certified. */
-  readonly certificate: string | null;
-  /** The operator's word that it is fenced off, until it certifies. */
-  readonly reclaim: Reclaim | null;
-};
-
 /** A mount, with the first node that reported it. */
 export type RecordedMount = { readonly node: NodeName; readonly mount: MountFacts };
 export type FinishedScope = { readonly path: string; readonly walked: number; readonly changed: number };
@@ -110,7 +96,7 @@ export type Lease = {
   status: LeaseStatus;
   epoch: Epoch;
   term: Term;
-  readonly nodes: Map<NodeName, LeaseNode>;
+  readonly nodes: LeaseNodes;
   /** At most one for each scope. */
   mounts: readonly RecordedMount[];
   /** Scopes whose verify pass found nothing. */
@@ -160,20 +146,21 @@ export const emptyState = (): LeaseState => ({
 });
 
 /** Paths that a verify pass must cover before the uid may be free. */
-export const scopesOf = (lease: Pick<Lease, 'roots' | 'workspace'>): readonly string[] => [
-  ...(lease.workspace === null ? [] : [lease.workspace.path]),
-  ...lease.roots.map((root) => root.path),
-];
+export const scopesOf = ({ roots, workspace }: Pick<Lease, 'roots' | 'workspace'>): readonly string[] => {
+  const paths = roots.map((root) => root.path);
+  return workspace === null ? paths : [workspace.path, ...paths];
+};
+
+const isUncertified = (node: LeaseNode): boolean => node.certificate === null;
+const isUnaccounted = (node: LeaseNode): boolean => node.certificate === null && node.reclaim === null;
 
 /** Nodes without a certificate, in the order of the lease. */
 export const uncertifiedNodes = (lease: Lease): readonly NodeName[] =>
-  [...lease.nodes].filter(([, node]) => node.certificate === null).map(([name]) => name);
+  [...lease.nodes].filter(([, node]) => isUncertified(node)).map(([name]) => name);
 
 /** Nodes that have neither certified nor been reclaimed: with one of them no file changes its owner. */
 export const unaccountedNodes = (lease: Lease): readonly NodeName[] =>
-  [...lease.nodes]
-    .filter(([, node]) => node.certificate === null && node.reclaim === null)
-    .map(([name]) => name);
+  [...lease.nodes].filter(([, node]) => isUnaccounted(node)).map(([name]) => name);
 
 /**
  * Names the certificates that a lease has at one moment. It changes whenever a node certifies, or joins and has to
@@ -192,22 +179,10 @@ export const isFinished = (lease: Lease, path: string): boolean =>
 export const unfinishedScopes = (lease: Lease): readonly string[] =>
   scopesOf(lease).filter((path) => !isFinished(lease, path));
 
-/** Nodes that nothing is known of, most of all there are: shared, since a node's facts are replaced, not changed. */
-export const UNTOUCHED_NODE: Readonly<Record<LeaseNode['role'], LeaseNode>> = {
-  job: { role: 'job', binding: null, nonce: null, certificate: null, reclaim: null },
-  helper: { role: 'helper', binding: null, nonce: null, certificate: null, reclaim: null },
-};
-
 const impossible = (event: LeaseEvent, problem: string): XceError =>
   new XceError('log-corrupt', `the lease log does not add up: ${event.kind}: ${problem}`, {
     ...('lease' in event ? { at: `lease ${event.lease}` } : {}),
   });
-
-const untouchedNodes = (names: readonly NodeName[]): Map<NodeName, LeaseNode> => {
-  const nodes = new Map<NodeName, LeaseNode>();
-  for (const name of names) nodes.set(name, UNTOUCHED_NODE.job);
-  return nodes;
-};
 
 export const NO_MOUNTS: readonly RecordedMount[] = [];
 export const NONE_FINISHED: readonly FinishedScope[] = [];
@@ -225,7 +200,7 @@ export const newLease = (event: EventOf<'allocate'>): Lease => ({
   status: 'active',
   epoch: event.epoch,
   term: event.term,
-  nodes: untouchedNodes(event.nodes),
+  nodes: LeaseNodes.untouched(event.nodes),
   mounts: NO_MOUNTS,
   finished: NONE_FINISHED,
   quarantine: null,
@@ -234,7 +209,7 @@ export const newLease = (event: EventOf<'allocate'>): Lease => ({
 /** A copy that can be changed without the original. */
 const cloneLease = (lease: Lease): Lease => ({
   ...lease,
-  nodes: new Map(lease.nodes),
+  nodes: lease.nodes.clone(),
 });
 
 const nodeOf = (lease: Lease, event: LeaseEvent, name: NodeName): LeaseNode => {
@@ -310,7 +285,7 @@ const applyToLease = (lease: Lease, event: ExistingEvent): boolean => {
       break;
     }
     case 'normalise': {
-      const [missing] = unaccountedNodes(lease);
+      const missing = lease.nodes.find(isUnaccounted);
       if (missing !== undefined) throw impossible(event, `${missing} has not certified`);
       break;
     }
@@ -323,7 +298,7 @@ const applyToLease = (lease: Lease, event: ExistingEvent): boolean => {
       ];
       break;
     case 'free': {
-      const [missing] = [...uncertifiedNodes(lease), ...unfinishedScopes(lease)];
+      const missing = lease.nodes.find(isUncertified) ?? unfinishedScopes(lease)[0];
       if (missing !== undefined) throw impossible(event, `the proof of ${missing} is missing`);
       break;
     }
@@ -367,9 +342,10 @@ const addLease = (state: LeaseState, lease: Lease): void => {
 const removeLease = (state: LeaseState, lease: Lease): void => {
   state.leases.delete(lease.number);
   state.byUid.delete(lease.uid);
-  const others = (state.byJob.get(lease.job) ?? []).filter((other) => other !== lease);
-  if (others.length === 0) state.byJob.delete(lease.job);
-  else state.byJob.set(lease.job, others);
+  const ofJob = state.byJob.get(lease.job);
+  assert(ofJob?.includes(lease) === true, 'a lease is one of its job');
+  if (ofJob.length === 1) state.byJob.delete(lease.job);
+  else ofJob.splice(ofJob.indexOf(lease), 1);
 };
 
 const checkNext = (state: LeaseState, event: EventOf<'allocate'>): void => {
@@ -379,7 +355,7 @@ const checkNext = (state: LeaseState, event: EventOf<'allocate'>): void => {
 
 /** What a grant says beside the lease itself. */
 const countGranted = (state: LeaseState, event: EventOf<'allocate'>): void => {
-  if (state.freed.has(event.uid)) state.freed.remove(event.uid);
+  state.freed.remove(event.uid);
   state.used.add(event.uid);
   state.nextLease += 1;
   state.epoch = event.epoch;
@@ -390,20 +366,17 @@ const countRenewed = (state: LeaseState, event: EventOf<'renew'>): void => {
   state.epoch = event.epoch;
 };
 
+const isSet = (texts: readonly string[]): boolean => texts.length < 2 || new Set(texts).size === texts.length;
+
 const applyAllocate = (state: LeaseState, event: EventOf<'allocate'>): void => {
   checkNext(state, event);
   const holder = state.byUid.get(event.uid);
   if (holder !== undefined) throw impossible(event, `uid ${event.uid} is held by lease ${holder.number}`);
   const living = state.byJob.get(event.job)?.find((other) => other.attempt === event.attempt);
   if (living !== undefined) throw impossible(event, `lease ${living.number} is of the same attempt`);
-  const lease = newLease(event);
-  if (event.nodes.length === 0 || lease.nodes.size !== event.nodes.length)
-    throw impossible(event, 'its nodes are not a set');
-  const scopes = scopesOf(event);
-  if (scopes.length > 1 && new Set(scopes).size !== scopes.length)
-    throw impossible(event, 'its paths are not a set');
-
-  addLease(state, lease);
+  if (event.nodes.length === 0 || !isSet(event.nodes)) throw impossible(event, 'its nodes are not a set');
+  if (!isSet(scopesOf(event))) throw impossible(event, 'its paths are not a set');
+  addLease(state, newLease(event));
   countGranted(state, event);
 };
 

@@ -52,7 +52,7 @@ export class IdRanges {
 
   /** Adds an id; no effect when it is there already. */
   add(id: number): void {
-    this.addRange({ first: id, last: id });
+    if (!this.has(id)) this.addRange({ first: id, last: id });
   }
 
   /** Ids of `range` that are not in the set, ascending. */
@@ -94,9 +94,10 @@ export class IdQueue {
     this.#order.push(id);
   }
 
-  remove(id: number): void {
+  /** Returns false when it is not there. */
+  remove(id: number): boolean {
     const place = this.#places.get(id);
-    assert(place !== undefined, 'a removed id was queued');
+    if (place === undefined) return false;
     this.#places.delete(id);
     this.#order[place - this.#dropped] = 0;
     while (this.#head < this.#order.length && this.#order[this.#head] === 0) this.#head += 1;
@@ -105,6 +106,7 @@ export class IdQueue {
       this.#dropped += this.#head;
       this.#head = 0;
     }
+    return true;
   }
 
   *[Symbol.iterator](): Generator<number> {

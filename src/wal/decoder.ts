@@ -186,7 +186,7 @@ export const readFrames = async (
   isEnough: () => boolean = () => false,
   chunkBytes = CHUNK_BYTES,
 ): Promise<FramesRead> => {
-  let buffer = new Uint8Array(chunkBytes);
+  let buffer = Buffer.allocUnsafeSlow(chunkBytes);
   let view = viewOf(buffer);
   const frame = new Frame(path, buffer);
   let { offset, sequence, chain } = from;
@@ -254,7 +254,7 @@ export const readFrames = async (
         ? HEADER_BYTES + view.getUint32(start + FIELD.length) + TRAILER_BYTES
         : HEADER_BYTES;
     if (wanted > buffer.length) {
-      const larger = new Uint8Array(wanted + CHUNK_BYTES);
+      const larger = Buffer.allocUnsafeSlow(wanted + CHUNK_BYTES);
       larger.set(buffer.subarray(start, end));
       buffer = larger;
       view = viewOf(buffer);
@@ -339,15 +339,17 @@ export const decodeComplete = (frame: Frame): CompleteRecord => {
   return record;
 };
 
-const eachItem = (frame: Frame, from: number, visit: (item: Uint8Array) => void): number => {
+/** The event is bytes[start, end) for as long as the call lasts: a view of its own costs more than decoding it. */
+export type VisitEvent = (bytes: Uint8Array, start: number, end: number) => void;
+
+const eachItem = (frame: Frame, from: number, visit: VisitEvent): number => {
   const { bytes, view, end } = frame;
-  const { buffer, byteOffset } = bytes;
   let items = 0;
   for (let at = from; at < end; items++) {
     if (at + ITEM_HEADER_BYTES > end) throw frame.corrupt('an item is shorter than its header');
     const next = at + ITEM_HEADER_BYTES + view.getUint32(at);
     if (next > end) throw frame.corrupt('an item is longer than its record');
-    visit(Buffer.from(buffer, byteOffset + at + ITEM_HEADER_BYTES, next - at - ITEM_HEADER_BYTES));
+    visit(bytes, at + ITEM_HEADER_BYTES, next);
     at = next;
   }
   if (items === 0) throw frame.corrupt('a record without items');
@@ -356,10 +358,10 @@ const eachItem = (frame: Frame, from: number, visit: (item: Uint8Array) => void)
 
 /** Visits the items of a checkpoint record and returns their number. */
 export const decodeCheckpoint = (frame: Frame, visit: (item: Uint8Array) => void): number =>
-  eachItem(frame, frame.start, visit);
+  eachItem(frame, frame.start, (bytes, start, end) => visit(bytes.subarray(start, end)));
 
 /** Visits the events of a record and returns the wall clock of its writer, milliseconds since 1970. */
-export const decodeEvents = (frame: Frame, visit: (event: Uint8Array) => void): number => {
+export const decodeEvents = (frame: Frame, visit: VisitEvent): number => {
   const { view, start, end } = frame;
   if (start + EVENTS_HEADER_BYTES > end) throw frame.corrupt('a record of events without its clock');
   const wallMs = view.getUint32(start) * 2 ** 32 + view.getUint32(start + 4);

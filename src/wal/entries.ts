@@ -19,7 +19,8 @@ import { checkHeader, type LogIdentity } from './replay.ts';
 export type EntryCodec<Item, Event> = {
   /** The parts of one record of a checkpoint. */
   describe(record: Uint8Array): readonly Item[];
-  decode(event: Uint8Array): Event;
+  /** The event in bytes[start, end). */
+  decode(bytes: Uint8Array, start: number, end: number): Event;
 };
 
 type EntryPlace = { readonly epoch: number; readonly sequence: number; readonly offset: number };
@@ -94,7 +95,9 @@ export class EntryReader<Item, Event> {
       }
       case TYPE.events: {
         const events: Event[] = [];
-        const wallMs = decodeEvents(frame, (event) => events.push(this.#codec.decode(event)));
+        const wallMs = decodeEvents(frame, (bytes, start, end) =>
+          events.push(this.#codec.decode(bytes, start, end)),
+        );
         return { ...place, type: 'events', wallMs, events };
       }
     }

@@ -302,7 +302,7 @@ const findEnd = (
 export async function* followLog<Event>(
   ports: FollowPorts,
   options: EpochDirectoryOptions,
-  decode: (event: Uint8Array) => Event,
+  decode: EntryCodec<never, Event>['decode'],
 ): Portions<Event, void> {
   const directory = new EpochDirectory(ports.files, options, ports.storage);
   // A checkpoint is passed by, and never read item by item.

@@ -9,8 +9,9 @@ export type Machine<State, Event> = {
    * that the state does not allow: what was acknowledged once must apply again. */
   apply(state: State, event: Event): void;
   encode(event: Event): Uint8Array;
-  /** Throws XceError 'log-corrupt' on bytes that are not exactly one event. Must not keep a view of them. */
-  decode(bytes: Uint8Array): Event;
+  /** Throws XceError 'log-corrupt' where bytes[start, end) are not exactly one event. Must not keep a view of them;
+   * without start and end it is all of them. */
+  decode(bytes: Uint8Array, start?: number, end?: number): Event;
   /** The state as a sequence of records, each at most LIMITS.recordBytesMax; bytes once given do not change. */
   snapshot(state: State): Iterable<Uint8Array>;
   /** Adds one snapshot record to a state that started empty. Must not keep a view of it. */
@@ -23,8 +24,8 @@ export type Machine<State, Event> = {
  */
 export type View<State, Event> = {
   empty(): State;
-  /** Decodes and applies one event; otherwise as `apply` and `decode`. */
-  replay(state: State, event: Uint8Array): void;
+  /** Decodes and applies one event; otherwise as `decode` and `apply`. */
+  replay(state: State, bytes: Uint8Array, start?: number, end?: number): void;
   restore(state: State, record: Uint8Array): void;
   /** Calls `use` with the machine whose log it is, whatever its state is. */
   withMachine<Result>(use: <Whole>(machine: Machine<Whole, Event>) => Result): Result;
@@ -33,7 +34,7 @@ export type View<State, Event> = {
 /** The view that leaves nothing out. */
 export const viewOf = <State, Event>(machine: Machine<State, Event>): View<State, Event> => ({
   empty: () => machine.empty(),
-  replay: (state, event) => machine.apply(state, machine.decode(event)),
+  replay: (state, bytes, start, end) => machine.apply(state, machine.decode(bytes, start, end)),
   restore: (state, record) => machine.restore(state, record),
   withMachine: (use) => use(machine),
 });

@@ -18,6 +18,7 @@ import {
   decodeHeader,
   type Frame,
   readFrames,
+  type VisitEvent,
 } from './decoder.ts';
 import type { View } from './machine.ts';
 import {
@@ -83,7 +84,7 @@ export class Replay<State, Event> {
   #lastChain = 0;
   #beforeSequence = -1;
   #beforeChain = 0;
-  readonly #applyEvent: (event: Uint8Array) => void;
+  readonly #applyEvent: VisitEvent;
   #header: LogHeader | undefined;
   #complete: CompleteRecord | undefined;
   #completeSequence = Number.MAX_SAFE_INTEGER;
@@ -102,7 +103,7 @@ export class Replay<State, Event> {
     this.#mark = mark;
     const state = view.empty();
     this.#state = state;
-    this.#applyEvent = (event) => view.replay(state, event);
+    this.#applyEvent = (bytes, start, end) => view.replay(state, bytes, start, end);
   }
 
   /** Live: later calls of `advance` change it. */

@@ -23,7 +23,7 @@ export const grantMachine: Machine<Grants, GrantEvent> = {
     else throw new XceError('log-corrupt', `an event of ${by} does not apply`);
   },
   encode,
-  decode: (bytes) => JSON.parse(Buffer.from(bytes).toString()),
+  decode: (bytes, start, end) => JSON.parse(Buffer.from(bytes).toString('utf8', start, end)),
   *snapshot(state) {
     for (const entry of state) yield encode(entry);
   },

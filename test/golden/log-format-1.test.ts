@@ -15,7 +15,7 @@ const listMachine: Machine<string[], string> = {
     state.push(event);
   },
   encode: (event) => Buffer.from(event, 'latin1'),
-  decode: (bytes) => Buffer.from(bytes).toString('latin1'),
+  decode: (bytes, start, end) => Buffer.from(bytes).toString('latin1', start, end),
   snapshot: (state) => state.map((item) => Buffer.from(item, 'latin1')),
   restore: (state, record) => {
     state.push(Buffer.from(record).toString('latin1'));

@@ -374,7 +374,7 @@ const write: Act = (world, _, lease) => {
  * after a true word may have been installed anew, and then remembers nothing.
  */
 const reclaim: Act = (world, by, lease, { fate, luck, which }) => {
-  const name = pick([...(lease?.nodes.keys() ?? [])], which);
+  const name = pick([...(lease?.nodes.names ?? [])], which);
   if (lease === undefined || name === undefined) return;
   const node = world.node(name);
   node.isDown = true;

@@ -40,7 +40,7 @@ const readEpochFile = async (path: string, epoch: number): Promise<EpochFile> =>
     if (frame.type === TYPE.complete) complete = decodeComplete(frame);
     if (frame.type !== TYPE.events) return;
     const events: LeaseEvent[] = [];
-    decodeEvents(frame, (event) => events.push(leaseMachine.decode(event)));
+    decodeEvents(frame, (...event) => events.push(leaseMachine.decode(...event)));
     records.push({ epoch, sequence: frame.sequence, owner, events });
   });
   return { epoch, owner, complete, records };

@@ -44,4 +44,24 @@ describe('memory of ended attempts', () => {
     expect(memory.forget(3)).toBe(false);
     expect(memory.size).toBe(2);
   });
+
+  test('they come back as they were, whenever a job is first asked for', () => {
+    const known = { ...ended('7', 1), schedulerStartS: 1_700_000_000, endedWallMs: 1_795_000_000_123 };
+    for (const askedAt of [0, 1500, 3999]) {
+      const memory = new EndedAttempts();
+      const all: EndedAttempt[] = [];
+      for (let number = 0; number < 4000; number += 1) {
+        const one = { ...known, job: job(String(number % 7)), attempt: attempt(number) };
+        memory.add(one);
+        all.push(one);
+        if (number === askedAt) memory.ofJob(job('3'));
+        if (number % 3 > 0) continue;
+        expect(memory.forget(2)).toBe(number > 0);
+        if (number > 0) all.splice(0, 2);
+      }
+      expect([...memory]).toEqual(all);
+      expect(memory.size).toBe(all.length);
+      expect(memory.ofJob(job('3'))).toEqual(all.filter((one) => one.job === '3'));
+    }
+  });
 });

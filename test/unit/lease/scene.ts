@@ -140,7 +140,7 @@ export class Scene {
 
   /** Drains with every node answering; returns the nonces. */
   drain(lease: Lease, how: RuleFacts = facts()) {
-    const bindings = this.bindings([...lease.nodes.keys()]);
+    const bindings = this.bindings([...lease.nodes.names]);
     return this.run(
       decideDrain(this.state, how, { lease: lease.number }, { bindings, seed: Buffer.from('seed') }),
     ).nonces;

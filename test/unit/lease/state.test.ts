@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import type { EventOf, LeaseEvent } from '../../../src/lease/event.ts';
+import { UNTOUCHED_NODE } from '../../../src/lease/nodes.ts';
 import {
   applyEvent,
   type ExistingEvent,
@@ -9,7 +10,6 @@ import {
   type LeaseStatus,
   previewLease,
   TRANSITIONS,
-  UNTOUCHED_NODE,
 } from '../../../src/lease/state.ts';
 import { at, bytesOf, codeOf, epoch, job, leaseNumber, node, request, Scene, T0, uid } from './scene.ts';
 

@@ -759,7 +759,7 @@ test('a machine that must not see its bytes again gets events as they will be re
       state.push(event);
     },
     encode: (event) => Buffer.from(event.toUpperCase()),
-    decode: (bytes) => Buffer.from(bytes).toString(),
+    decode: (bytes, start, end) => Buffer.from(bytes).toString('utf8', start, end),
     snapshot: (state) => state.map((item) => Buffer.from(item)),
     restore: (state, record) => {
       state.push(Buffer.from(record).toString());
