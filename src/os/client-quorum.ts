@@ -3,7 +3,7 @@
  * shows what it does in a virtual directory of each mount, `.meta`, which is read from its own memory: its translators
  * by name, and for each the type, the options that were set and the state in force.
  */
-import { readdir, readFile } from 'node:fs/promises';
+import { promises } from 'node:fs';
 import { join } from 'node:path';
 import { errnoOf, XceError } from '../base/errors.ts';
 import type { MountPlace } from './mount-table.ts';
@@ -32,19 +32,19 @@ const parseState = (text: string): ReadonlyMap<string, string> =>
   );
 
 const readTranslators = async (graph: string): Promise<readonly Translator[]> => {
-  const names = await readdir(graph);
+  const names = await promises.readdir(graph);
   if (names.length > TRANSLATORS_MAX) throw new Error(`more than ${TRANSLATORS_MAX} translators`);
   const translators: Translator[] = [];
   for (const name of names) {
     const directory = join(graph, name);
     if (name === 'volfile') continue;
-    const type = (await readFile(join(directory, 'type'), 'utf8')).trim();
+    const type = (await promises.readFile(join(directory, 'type'), 'utf8')).trim();
     if (!type.startsWith('cluster/') && !type.startsWith('features/')) continue;
     translators.push({
       name,
       type,
-      state: parseState(await readFile(join(directory, 'private'), 'utf8')),
-      options: await readdir(join(directory, 'options')),
+      state: parseState(await promises.readFile(join(directory, 'private'), 'utf8')),
+      options: await promises.readdir(join(directory, 'options')),
     });
   }
   return translators;

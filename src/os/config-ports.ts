@@ -1,4 +1,4 @@
-import { hostname } from 'node:os';
+import { readFileSync } from 'node:fs';
 import { errnoOf, XceError } from '../base/errors.ts';
 import { readDeclaredRanges } from './declared-ranges.ts';
 import { readTrustedFile } from './trusted-file.ts';
@@ -9,7 +9,7 @@ import { readTrustedFile } from './trusted-file.ts';
  */
 export const systemConfigPorts = {
   readTrusted: readTrustedFile,
-  hostName: hostname,
+  hostName: () => readFileSync('/proc/sys/kernel/hostname', 'utf8').trimEnd(),
   declaredRanges: () => (process.geteuid?.() === 0 ? readDeclaredRanges() : []),
 };
 

@@ -45,54 +45,39 @@ export type MountPlace = {
   readonly mountId: number;
 };
 
-/** Text of an octal-escaped field. A field that is not UTF-8 keeps an escape for each odd byte. */
-const decodeField = (field: Buffer): string => {
-  const bytes: number[] = [];
-  for (let at = 0; at < field.length; at += 1) {
-    const octal =
-      field[at] === 0x5c ? /^[0-3][0-7]{2}$/.exec(field.toString('latin1', at + 1, at + 4)) : null;
-    if (octal === null) bytes.push(field[at] ?? 0);
-    else {
-      bytes.push(Number.parseInt(octal[0], 8));
-      at += 3;
-    }
-  }
-  const raw = Buffer.from(bytes);
+/** Text of an octal-escaped field, of which each character is one byte. What is not UTF-8 keeps an escape for each odd byte. */
+const decodeField = (field: string): string => {
+  // Nearly all of them: nothing is escaped.
+  if (/^[\x20-\x5b\x5d-\x7e]*$/.test(field)) return field;
+  const bytes = field.replaceAll(/\\([0-3][0-7]{2})/g, (_, octal: string) =>
+    String.fromCharCode(Number.parseInt(octal, 8)),
+  );
+  const raw = Buffer.from(bytes, 'latin1');
   const text = raw.toString('utf8');
   if (Buffer.from(text, 'utf8').equals(raw)) return text;
-  return bytes
-    .map((byte) =>
-      byte >= 0x20 && byte < 0x7f && byte !== 0x5c
-        ? String.fromCharCode(byte)
-        : `\\${byte.toString(8).padStart(3, '0')}`,
-    )
-    .join('');
+  return bytes.replaceAll(
+    /[^\x20-\x5b\x5d-\x7e]/g,
+    (byte) => `\\${byte.charCodeAt(0).toString(8).padStart(3, '0')}`,
+  );
 };
 
-const parseLine = (line: Buffer): MountEntry | undefined => {
-  const fields: Buffer[] = [];
-  for (let from = 0; from <= line.length; ) {
-    const blank = line.indexOf(0x20, from);
-    const to = blank === -1 ? line.length : blank;
-    fields.push(line.subarray(from, to));
-    from = to + 1;
-  }
+/** One line, of which each character is one byte. */
+const parseLine = (line: string): MountEntry | undefined => {
+  const fields = line.split(' ');
   // Optional fields stand between the sixth field and a lone dash; the source may be empty.
-  const dash = fields.findIndex((field, index) => index >= 6 && field.length === 1 && field[0] === 0x2d);
-  const [id, parent, device, root, path, options] = fields;
+  const dash = fields.indexOf('-', 6);
+  const [mountId, parentId, device, root, path, options] = fields;
   const [type, source, superOptions] = dash === -1 ? [] : fields.slice(dash + 1);
-  if (id === undefined || parent === undefined || device === undefined || root === undefined)
+  if (mountId === undefined || parentId === undefined || device === undefined || root === undefined)
     return undefined;
   if (path === undefined || options === undefined || type === undefined) return undefined;
   if (source === undefined || superOptions === undefined) return undefined;
-  const mountId = id.toString('latin1');
-  const parentId = parent.toString('latin1');
-  if (!/^\d{1,15}$/.test(mountId) || !/^\d{1,15}$/.test(parentId)) return undefined;
-  if (!/^\d+:\d+$/.test(device.toString('latin1'))) return undefined;
+  if (!/^\d{1,15}$/.test(mountId) || !/^\d{1,15}$/.test(parentId) || !/^\d+:\d+$/.test(device))
+    return undefined;
   return {
     mountId: Number(mountId),
     parentId: Number(parentId),
-    device: device.toString('latin1'),
+    device,
     root: decodeField(root),
     path: decodeField(path),
     options: decodeField(options).split(','),
@@ -105,19 +90,16 @@ const parseLine = (line: Buffer): MountEntry | undefined => {
 /** Reads a mountinfo table (proc(5)). Throws XceError 'os' for a line that is not one: a guess about mounts
  * would be a guess about whose files are walked. */
 export const parseMountTable = (bytes: Buffer): readonly MountEntry[] => {
-  const entries: MountEntry[] = [];
-  for (let from = 0; from < bytes.length; ) {
-    const newline = bytes.indexOf(0x0a, from);
-    const to = newline === -1 ? bytes.length : newline;
-    const entry = parseLine(bytes.subarray(from, to));
-    if (entry === undefined) {
-      const line = JSON.stringify(bytes.toString('latin1', from, Math.min(to, from + 200)));
-      throw new XceError('os', `/proc/self/mountinfo has a line that cannot be read: ${line}`);
-    }
-    entries.push(entry);
-    from = to + 1;
-  }
-  return entries;
+  const lines = bytes.toString('latin1').split('\n');
+  if (lines.at(-1) === '') lines.pop();
+  return lines.map((line) => {
+    const entry = parseLine(line);
+    if (entry !== undefined) return entry;
+    throw new XceError(
+      'os',
+      `/proc/self/mountinfo has a line that cannot be read: ${JSON.stringify(line.slice(0, 200))}`,
+    );
+  });
 };
 
 /** Every mount that this process can see, in the order they were mounted. Throws XceError 'os'. */

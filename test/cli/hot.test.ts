@@ -1,4 +1,5 @@
 /** `lease renew` has a bundle of its own. What it says must be what the whole command line says. */
+import { rmSync } from 'node:fs';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { ALICE, CliHost, CONFIG_PATH, type End, type Options } from './host.ts';
 import { wordsOf } from './transcript.ts';
@@ -70,6 +71,14 @@ test.each([
     await say(`lease renew ${args}`, { env: WHOLE }),
   ];
   expect(alone).toEqual(whole);
+});
+
+test('the code of a renewal is kept for root alone, and for the next one', async () => {
+  rmSync(host.path('/run/xce-sandbox/hot.code'), { force: true });
+  const first = await say('lease renew --job 42', {});
+  expect(host.mode('/run/xce-sandbox/hot.code')).toBe('0600');
+  expect(await say('lease renew --job 42', {})).toEqual(first);
+  expect(first.status).toBe(0);
 });
 
 test('both refuse whoever is not root', async () => {

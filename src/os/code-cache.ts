@@ -1,0 +1,91 @@
+/**
+ * Runs a CommonJS bundle with the code that V8 made of it in an earlier run. Without, a short program spends more time
+ * on compiling than on anything else. V8 itself refuses code of another version, processor or set of options; that the
+ * code belongs to this very bundle is told by the bundle's inode, size and time of change.
+ */
+import {
+  closeSync,
+  constants,
+  fstatSync,
+  mkdirSync,
+  openSync,
+  readSync,
+  renameSync,
+  writeFileSync,
+} from 'node:fs';
+import { dirname } from 'node:path';
+import { Script } from 'node:vm';
+
+export type CachedBundle = {
+  readonly exports: unknown;
+  /** Keeps the code of what has run by now for the next run, unless this one had it from there. */
+  save(): void;
+};
+
+type Content = { readonly bytes: Buffer; readonly identity: string; readonly isRoots: boolean };
+
+const KEY_BYTES = 128;
+const CODE_BYTES_MAX = 16 << 20;
+
+/** A regular file as it is, and what tells it from every other and from itself after a change. */
+const readWhole = (path: string): Content => {
+  const fd = openSync(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  try {
+    const facts = fstatSync(fd, { bigint: true });
+    if (!facts.isFile() || facts.size > CODE_BYTES_MAX) throw new Error(`${path} is not a bundle`);
+    const bytes = Buffer.allocUnsafeSlow(Number(facts.size));
+    if (readSync(fd, bytes, 0, bytes.length, 0) !== bytes.length) throw new Error(`${path} is cut off`);
+    return {
+      bytes,
+      identity: [facts.dev, facts.ino, facts.size, facts.ctimeNs].join(':'),
+      isRoots: facts.uid === 0n && (facts.mode & 0o022n) === 0n,
+    };
+  } finally {
+    closeSync(fd);
+  }
+};
+
+/** Code that somebody else than root might have written would be root's to run. */
+const readCode = (path: string, key: Buffer): Buffer | undefined => {
+  try {
+    const { bytes, isRoots } = readWhole(path);
+    const isOurs = isRoots && bytes.subarray(0, KEY_BYTES).equals(key);
+    return isOurs ? bytes.subarray(KEY_BYTES) : undefined;
+  } catch {
+    // There is none, or none that can be used: then the bundle is compiled.
+    return undefined;
+  }
+};
+
+const writeCode = (path: string, key: Buffer, code: Buffer): void => {
+  const temporary = `${path}.new-${process.pid}`;
+  try {
+    mkdirSync(dirname(path), { recursive: true, mode: 0o711 });
+    writeFileSync(temporary, Buffer.concat([key, code]), { flag: 'wx', mode: 0o600 });
+    renameSync(temporary, path);
+  } catch {
+    // Nothing but time is lost: the next run compiles the bundle as this one did.
+  }
+};
+
+/** `load` is the `require` of the caller, beside which the bundle lies. */
+export const runCached = (bundlePath: string, codePath: string, load: NodeJS.Require): CachedBundle => {
+  const { bytes, identity } = readWhole(bundlePath);
+  const key = Buffer.alloc(KEY_BYTES, ' ');
+  key.write(identity, 'latin1');
+  const cachedData = readCode(codePath, key);
+  const text = `(function(exports,require,module,__filename,__dirname){${bytes.toString('utf8')}\n})`;
+  const script = new Script(text, {
+    filename: bundlePath,
+    ...(cachedData === undefined ? {} : { cachedData }),
+  });
+  const module = { exports: {} };
+  script.runInThisContext()(module.exports, load, module, bundlePath, dirname(bundlePath));
+  return {
+    exports: module.exports,
+    save: () => {
+      if (cachedData !== undefined && script.cachedDataRejected !== true) return;
+      writeCode(codePath, key, script.createCachedData());
+    },
+  };
+};
