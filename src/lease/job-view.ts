@@ -7,7 +7,8 @@
  * whose answer would depend on it is told by WholeStateNeeded, and decides again with the whole state (job-log.ts).
  */
 import type { JobId, LeaseNumber } from '../base/ids.ts';
-import type { View } from '../wal/machine.ts';
+import type { SelectRecord, View } from '../wal/machine.ts';
+import { ITEM_HEADER_BYTES } from '../wal/record.ts';
 import { asBuffer, ByteWriter } from './codec.ts';
 import type { EndedAttempt } from './ended.ts';
 import { decodeEvent, type LeaseEvent, peekEvent } from './event.ts';
@@ -24,19 +25,10 @@ export class WholeStateNeeded extends Error {
   }
 }
 
-const numberBytes = (lease: LeaseNumber): Buffer => Buffer.from(new ByteWriter().whole(lease).finish());
-
 export class JobView implements JobState {
   /** The state with the leases and ended attempts of the job alone. */
   readonly own: LeaseState = emptyState();
-  #numbers: ReadonlyMap<LeaseNumber, Buffer> | undefined;
   #forgetsUnknown = false;
-
-  /** The leases of a checkpoint as its records of nodes name them. Not to be asked before all leases are restored. */
-  get numbers(): ReadonlyMap<LeaseNumber, Buffer> {
-    this.#numbers ??= new Map([...this.own.leases.keys()].map((lease) => [lease, numberBytes(lease)]));
-    return this.#numbers;
-  }
 
   get epoch(): number {
     return this.own.epoch;
@@ -63,11 +55,19 @@ export class JobView implements JobState {
   }
 }
 
-/** What stands in bytes that hold something of the lease or job: its number, or its id as a text of codec.ts. */
+/** What stands in bytes that hold something of the job: its id as a text of codec.ts. Of a lease it is its number. */
 const needleOf = (ref: LeaseRef): Buffer =>
-  'lease' in ref ? numberBytes(ref.lease) : Buffer.from(new ByteWriter().text(ref.job).finish());
+  'lease' in ref
+    ? Buffer.from(new ByteWriter().whole(ref.lease).finish())
+    : Buffer.from(new ByteWriter().text(ref.job).finish());
 
-const holds = (bytes: Uint8Array, needle: Buffer): boolean => asBuffer(bytes).includes(needle);
+/** Whether the record of leases or nodes in part[start, end) may hold the lease; the next one may stand behind it. */
+const mayHoldLease = (part: Uint8Array, start: number, end: number, lease: LeaseNumber): boolean => {
+  if (firstLeaseOf(part, start) > lease) return false;
+  const next = end + ITEM_HEADER_BYTES;
+  if (next >= part.length || kindOfRecord(part, next) !== kindOfRecord(part, start)) return true;
+  return firstLeaseOf(part, next) >= lease;
+};
 
 /** The view of what the reference names: all attempts of a job, or one lease. */
 export const jobView = (ref: LeaseRef): View<JobView, LeaseEvent> => {
@@ -75,28 +75,39 @@ export const jobView = (ref: LeaseRef): View<JobView, LeaseEvent> => {
   const isWanted = (job: JobId, lease: LeaseNumber): boolean =>
     'lease' in ref ? lease === ref.lease : job === ref.job;
 
-  /** Leases and nodes stand in the order of lease numbers, so that a record holds none below its first. */
-  const mayHold = (view: JobView, record: Uint8Array): boolean => {
-    switch (kindOfRecord(record)) {
-      case RECORD.ended:
-        return holds(record, needle);
-      case RECORD.leases:
-        return holds(record, needle) && (!('lease' in ref) || firstLeaseOf(record) <= ref.lease);
-      case RECORD.nodes:
-        for (const [lease, bytes] of view.numbers) {
-          if (holds(record, bytes) && firstLeaseOf(record) <= lease) return true;
-        }
-        return false;
-      default:
-        return true;
-    }
+  /**
+   * Leases and nodes stand in the order of lease numbers: a record holds none below its first, nor above the first of
+   * the next one. Everything else is looked for, once in all that was read.
+   */
+  const select = (view: JobView, bytes: Uint8Array, bytesEnd: number): SelectRecord => {
+    const part = asBuffer(bytes).subarray(0, bytesEnd);
+    let found = 0;
+    const holdsNeedle = (start: number, end: number): boolean => {
+      if (found < start) {
+        const at = part.indexOf(needle, start);
+        found = at === -1 ? part.length : at;
+      }
+      return found < end;
+    };
+    return (start, end) => {
+      switch (kindOfRecord(part, start)) {
+        case RECORD.ended:
+          return holdsNeedle(start, end);
+        case RECORD.leases:
+          return 'lease' in ref ? mayHoldLease(part, start, end, ref.lease) : holdsNeedle(start, end);
+        case RECORD.nodes:
+          for (const lease of view.own.leases.keys()) if (mayHoldLease(part, start, end, lease)) return true;
+          return false;
+        default:
+          return true;
+      }
+    };
   };
 
   return {
     empty: () => new JobView(),
-    restore: (view, record) => {
-      if (mayHold(view, record)) restoreRecord(view.own, record, isWanted);
-    },
+    select,
+    restore: (view, record) => restoreRecord(view.own, record, isWanted),
     replay: (view, bytes, start = 0, end = bytes.length) => {
       const { kind, lease } = peekEvent(bytes, start, end);
       if (lease === undefined) {

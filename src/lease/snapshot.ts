@@ -342,12 +342,24 @@ const openRecord = (record: Uint8Array): { readonly kind: number; readonly from:
   return { kind, from };
 };
 
-/** The kind of a record: one of RECORD, or what `restoreRecord` refuses. */
-export const kindOfRecord = (record: Uint8Array): number =>
-  record[0] === SNAPSHOT_VERSION ? (record[1] ?? 0) : 0;
+/** The kind of the record that begins there: one of RECORD, or what `restoreRecord` refuses. */
+export const kindOfRecord = (bytes: Uint8Array, start: number): number =>
+  bytes[start] === SNAPSHOT_VERSION ? (bytes[start + 1] ?? 0) : 0;
 
-/** The lease number with which a record of leases or nodes begins; none in it is smaller. */
-export const firstLeaseOf = (record: Uint8Array): LeaseNumber => readLeaseNumber(openRecord(record).from);
+/**
+ * The lease number with which the record of leases or nodes that begins there begins itself; none in it is smaller.
+ * Only to tell records apart: the decoder has its say when one of them is restored.
+ */
+export const firstLeaseOf = (bytes: Uint8Array, start: number): number => {
+  let value = 0;
+  let scale = 1;
+  for (let at = start + 2; ; at += 1) {
+    const next = bytes[at] ?? 0;
+    value += (next & 0x7f) * scale;
+    if (next < 0x80) return value;
+    scale *= 0x80;
+  }
+};
 
 const eachEntry = (record: Uint8Array, visit: (kind: number, from: ByteReader) => void): void => {
   const { kind, from } = openRecord(record);

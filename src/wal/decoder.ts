@@ -4,6 +4,7 @@
  */
 import { XceError } from '../base/errors.ts';
 import { crcOf } from './crc.ts';
+import type { SelectRecord } from './machine.ts';
 import {
   CHECKED_HEADER_BYTES,
   type CompleteRecord,
@@ -356,9 +357,15 @@ const eachItem = (frame: Frame, from: number, visit: VisitEvent): number => {
   return items;
 };
 
-/** Visits the items of a checkpoint record and returns their number. */
-export const decodeCheckpoint = (frame: Frame, visit: (item: Uint8Array) => void): number =>
-  eachItem(frame, frame.start, (bytes, start, end) => visit(bytes.subarray(start, end)));
+/** Visits the items of a checkpoint record, all or those that are selected, and returns the number of all. */
+export const decodeCheckpoint = (
+  frame: Frame,
+  visit: (item: Uint8Array) => void,
+  select?: SelectRecord,
+): number =>
+  eachItem(frame, frame.start, (bytes, start, end) => {
+    if (select?.(start, end) !== false) visit(bytes.subarray(start, end));
+  });
 
 /** Visits the events of a record and returns the wall clock of its writer, milliseconds since 1970. */
 export const decodeEvents = (frame: Frame, visit: VisitEvent): number => {

@@ -18,6 +18,8 @@ export type Machine<State, Event> = {
   restore(state: State, record: Uint8Array): void;
 };
 
+export type SelectRecord = (start: number, end: number) => boolean;
+
 /**
  * What replaying a log takes. A state may be less than all that the events say (what one caller needs of it), so there
  * is no way back to bytes: a checkpoint is only ever made by the whole machine.
@@ -27,6 +29,11 @@ export type View<State, Event> = {
   /** Decodes and applies one event; otherwise as `decode` and `apply`. */
   replay(state: State, bytes: Uint8Array, start?: number, end?: number): void;
   restore(state: State, record: Uint8Array): void;
+  /**
+   * Which records of a part of a checkpoint are to be restored; without it all are. It is asked once for bytes[0, end),
+   * which hold the part, and what it returns in turn for each record there is, bytes[start, end).
+   */
+  select?(state: State, bytes: Uint8Array, end: number): SelectRecord;
   /** Calls `use` with the machine whose log it is, whatever its state is. */
   withMachine<Result>(use: <Whole>(machine: Machine<Whole, Event>) => Result): Result;
 };

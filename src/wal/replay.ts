@@ -211,7 +211,8 @@ export class Replay<State, Event> {
 
   #applyBase(frame: Frame): void {
     if (frame.type === TYPE.checkpoint) {
-      this.#items += decodeCheckpoint(frame, (item) => this.#view.restore(this.#state, item));
+      const select = this.#view.select?.(this.#state, frame.bytes, frame.end);
+      this.#items += decodeCheckpoint(frame, (item) => this.#view.restore(this.#state, item), select);
       return;
     }
     if (frame.type !== TYPE.complete) throw frame.corrupt('events stand before the complete record');
