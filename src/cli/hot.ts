@@ -10,7 +10,8 @@ import { type LeaseSelection, requireLeaseRef } from '../operations/lease-refere
 import { renewLease } from '../operations/lease-renew.ts';
 import { endAbruptly } from '../os/abrupt-end.ts';
 import { hasStuckCalls } from '../os/log-deadline.ts';
-import { finishOutput, ownStandardStreams, requireDelivered, showResult, writeTalk } from './print.ts';
+import { mayBeTerminal } from '../os/standard-output.ts';
+import { finishOutput, requireDelivered, showResult, writeInPlace, writeTalk } from './print.ts';
 import { renderLease } from './render-lease.ts';
 import { asUnexpected, reportError } from './report-error.ts';
 
@@ -60,7 +61,7 @@ const readSelection = ({ values }: Words): LeaseSelection | undefined => {
 
 /** What a terminal shows has colours, which the whole command line knows about. */
 const wantsColours = (): boolean =>
-  process.stdout.isTTY || process.stderr.isTTY || process.env['FORCE_COLOR'] !== undefined;
+  mayBeTerminal(1) || mayBeTerminal(2) || process.env['FORCE_COLOR'] !== undefined;
 
 const renew = async (
   selection: LeaseSelection,
@@ -99,7 +100,7 @@ export const runHot = async (argv: readonly string[]): Promise<number | undefine
   const ttl = words.values.get('--ttl');
   const ttlMs = ttl === undefined ? undefined : parseDurationMs(ttl);
   if ((ttl !== undefined && ttlMs === undefined) || wantsColours()) return undefined;
-  ownStandardStreams();
+  writeInPlace();
   const status = await statusOf(() => renew(selection, ttlMs, words), argv);
   return hasStuckCalls() ? endAbruptly(status) : status;
 };

@@ -3,7 +3,7 @@
  * plain lines. stderr is talk.
  */
 import { errnoOf, XceError } from '../base/errors.ts';
-import { isOutputClosed } from '../os/standard-output.ts';
+import { isOutputClosed, writeStandard } from '../os/standard-output.ts';
 
 const failed = (name: string, error: Error): XceError =>
   new XceError('output', `cannot write to ${name}: ${errnoOf(error) ?? error.message}`, {
@@ -37,6 +37,22 @@ export const ownStandardStreams = (wanted = NO_COLOURS): void => {
     firstFailure ??= error;
   });
   process.stderr.on('error', () => undefined);
+};
+
+/** Node's streams, or for a short program, which loads them only where it has to wait, the descriptors themselves. */
+let isInPlace = false;
+
+/** For a program that neither knows a terminal nor shares its output with a framework. */
+export const writeInPlace = (): void => {
+  isInPlace = true;
+};
+
+const writeQuickly = async (data: string | Uint8Array): Promise<void> => {
+  try {
+    await writeStandard(1, typeof data === 'string' ? Buffer.from(data) : data);
+  } catch (error) {
+    throw failed('standard output', error instanceof Error ? error : new Error(String(error)));
+  }
 };
 
 /** Throws 'output' unless everything that was written to stdout so far has been delivered. */
@@ -80,7 +96,7 @@ export const requireOutput = (): void => {
 
 /** Writes all of it, or throws 'output' with the errno: a result that cannot be delivered is not a success. */
 export const writeOut = (data: string | Uint8Array): Promise<void> =>
-  writeTo(process.stdout, 'standard output', data);
+  isInPlace ? writeQuickly(data) : writeTo(process.stdout, 'standard output', data);
 
 /** What a job wrote to its stderr; for talk of the suite see writeTalk. */
 export const writeErr = (data: Uint8Array | string): Promise<void> =>
@@ -88,7 +104,8 @@ export const writeErr = (data: Uint8Array | string): Promise<void> =>
 
 /** A remark for the operator; never data. A broken stderr cannot be reported anywhere. */
 export const writeTalk = (text: string): void => {
-  process.stderr.write(text);
+  if (isInPlace) writeStandard(2, Buffer.from(text)).catch(() => undefined);
+  else process.stderr.write(text);
 };
 
 export const writeJson = (value: unknown): Promise<void> => writeOut(`${JSON.stringify(value, null, 2)}\n`);
