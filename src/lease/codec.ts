@@ -211,8 +211,14 @@ export class ByteReader {
     return value;
   }
 
+  /** Goes behind so many bytes, whatever they are. */
+  pass(byteCount: number): void {
+    if (this.#offset + byteCount > this.#end) throw this.corrupt('bytes end too early');
+    this.#offset += byteCount;
+  }
+
   /** Goes behind a text and gives the offset where it begins; it ends at #offset. */
-  #passText(bytesMax: number): number {
+  passText(bytesMax: number): number {
     const length = this.whole(bytesMax);
     const start = this.#offset;
     if (start + length > this.#end) throw this.corrupt('a text ends too early');
@@ -230,7 +236,7 @@ export class ByteReader {
   }
 
   text(bytesMax: number): string {
-    const start = this.#passText(bytesMax);
+    const start = this.passText(bytesMax);
     return this.#decodeText(start, this.#offset);
   }
 
@@ -240,7 +246,7 @@ export class ByteReader {
     bytesMax: number,
     make: (text: string, from: ByteReader) => Word,
   ): Word {
-    const start = this.#passText(bytesMax);
+    const start = this.passText(bytesMax);
     const end = this.#offset;
     return (
       table.find(this.#bytes, start, end) ??

@@ -192,14 +192,32 @@ const readLeaseNode = (from: ByteReader): LeaseNode => {
 /** Which leases and ended attempts a state is to have; undefined: all of them. */
 export type Wanted = ((job: JobId, lease: LeaseNumber) => boolean) | undefined;
 
+/** Goes behind the nodes of a lease that is not wanted. */
+const passNodes = (from: ByteReader): void => {
+  for (let left = from.whole(NODES_PER_ENTRY); left > 0; left -= 1) {
+    from.passText(LIMITS.nodeNameCharsMax);
+    from.byte();
+    if (from.byte() !== 0) {
+      from.pass(LIMITS.workerKeyBytes);
+      from.passText(LIMITS.bootIdBytesMax);
+    }
+    if (from.byte() !== 0) from.pass(LIMITS.nonceBytes);
+    if (from.byte() !== 0) from.pass(LIMITS.digestBytes);
+  }
+};
+
 const restoreNodes = (state: LeaseState, from: ByteReader, wanted: Wanted): void => {
   const lease = state.leases.get(readLeaseNumber(from));
-  if (lease === undefined && wanted === undefined) throw from.corrupt('nodes of a lease that is not there');
+  if (lease === undefined) {
+    if (wanted === undefined) throw from.corrupt('nodes of a lease that is not there');
+    passNodes(from);
+    return;
+  }
   from.list(NODES_PER_ENTRY, () => {
     const name = readNode(from);
-    if (lease?.nodes.has(name) === true) throw from.corrupt('a node is there twice');
+    if (lease.nodes.has(name)) throw from.corrupt('a node is there twice');
     const node = readLeaseNode(from);
-    lease?.nodes.set(name, node);
+    lease.nodes.set(name, node);
   });
 };
 
