@@ -1,4 +1,4 @@
-import { crc32 } from '../os/zlib-crc.ts';
+import { crc32 } from 'node:zlib';
 
 /** From here on the call into the library costs less than the loop below (Node 20, x64). */
 const NATIVE_BYTES_MIN = 640;
