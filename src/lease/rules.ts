@@ -585,7 +585,7 @@ const clockDoubt = ({ skewMs, stepMs, skewBoundMs }: Now): string => {
     return 'clock skew: it was not measured, so this host may not let a lease expire';
   const isSet = Math.abs(skewMs) <= skewBoundMs;
   const what = isSet
-    ? `the clock of this host was set by ${formatDuration(stepMs)} since it owns the log: that`
+    ? `the clock of this host was set by ${formatDuration(Math.round(stepMs / 1000) * 1000)} since it owns the log: that`
     : `clock skew ${formatDuration(skewMs)}`;
   return `${what} is over the bound of ${formatDuration(skewBoundMs)}, so this host may not let a lease expire`;
 };
