@@ -11,7 +11,7 @@ import { renewLease } from '../operations/lease-renew.ts';
 import { endAbruptly } from '../os/abrupt-end.ts';
 import { hasStuckCalls } from '../os/log-deadline.ts';
 import { mayBeTerminal } from '../os/standard-output.ts';
-import { finishOutput, requireDelivered, showResult, writeInPlace, writeTalk } from './print.ts';
+import { finishOutput, showResult, writeInPlace, writeTalk } from './print.ts';
 import { renderLease } from './render-lease.ts';
 import { asUnexpected, reportError } from './report-error.ts';
 
@@ -84,7 +84,6 @@ const statusOf = async (work: () => Promise<void>, argv: readonly string[]): Pro
   try {
     await work();
     await finishOutput();
-    requireDelivered();
     return 0;
   } catch (error) {
     return await reportError(asUnexpected(error), argv);

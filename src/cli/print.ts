@@ -71,27 +71,16 @@ export const isReaderGone = (error: XceError): boolean =>
   !isResultNeeded && error.code === 'output' && errnoOf(error.facts.cause) === 'EPIPE';
 
 /**
- * Throws 'output' where the result of a command that has ended went nowhere without a word, as with `>&-`. Some
- * programs discard output in a way that looks the same; what to do instead stands in the error.
- */
-export const requireDelivered = (): void => {
-  if (isOutputClosed())
-    throw failedClosed('what the command had done by then; only its result was not delivered');
-};
-
-const failedClosed = (unchanged: string): XceError =>
-  new XceError('output', 'standard output is closed; nobody would learn the result', {
-    unchanged,
-    next: 'redirect the output; > /dev/null discards it',
-  });
-
-/**
  * For commands whose result nobody should miss: throws 'output' where it would be lost without a word, and makes a
  * reader that goes away later an error.
  */
 export const requireOutput = (): void => {
   isResultNeeded = true;
-  if (isOutputClosed()) throw failedClosed('nothing was done');
+  if (!isOutputClosed()) return;
+  throw new XceError('output', 'standard output is closed; nobody would learn the result', {
+    unchanged: 'nothing was done',
+    next: 'redirect the output; > /dev/null discards it',
+  });
 };
 
 /** Writes all of it, or throws 'output' with the errno: a result that cannot be delivered is not a success. */

@@ -75,19 +75,10 @@ describe('a result that cannot be delivered', () => {
     }
   });
 
-  test('is an error of every command as well when stdout is closed from the start', async () => {
-    for (const command of [
-      '--help',
-      'config show',
-      'lease list --json',
-      'lease verify',
-      'lease renew --job full',
-    ]) {
-      const end = await host.shell(`xce-sandbox ${command} >&-`);
-      expect({ command, status: end.status }).toEqual({ command, status: 74 });
-      expect(end.stderr, command).toMatch(
-        /^xce-sandbox: standard output is closed; .* \[output\]\n {2}unchanged: what/,
-      );
+  test('may be discarded by whoever opens /dev/null for reading as well, as many programs do', async () => {
+    for (const command of ['--help', 'config show', 'lease list --json', 'lease renew --job full']) {
+      const end = await host.shell(`xce-sandbox ${command} 1<>/dev/null`);
+      expect({ command, ...end }).toEqual({ command, status: 0, stdout: '', stderr: '' });
     }
   });
 
