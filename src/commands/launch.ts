@@ -38,7 +38,6 @@ export default class Launch extends BaseCommand {
     }),
     'kill-on-bad-exit': Flags.boolean({
       description: 'End all tasks as soon as one ends badly; default: the others go on.',
-      allowNo: true,
       default: false,
     }),
     label: Flags.boolean({ char: 'l', description: 'Put the node before each line.' }),

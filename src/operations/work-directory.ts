@@ -14,8 +14,8 @@ import type { StepResult } from '../rpc/message.ts';
 import type { Context } from './context.ts';
 import { type Tickets, ticketOf } from './tickets.ts';
 
-/** Enters the directory as a step would, and does nothing there. */
-const commandFor = (directory: Buffer): readonly Buffer[] => [
+/** Enters the directory, and does nothing there. */
+const lookAt = (directory: Buffer): readonly Buffer[] => [
   Buffer.from('/usr/bin/env'),
   Buffer.concat([Buffer.from('--chdir='), directory]),
   Buffer.from('/usr/bin/true'),
@@ -30,7 +30,7 @@ export const requireDirectory = async (
   cancelled: AbortSignal,
 ): Promise<void> => {
   const step = randomBytes(6).toString('hex');
-  const argv = commandFor(directory).map((word) => word.toString('base64'));
+  const argv = lookAt(directory).map((word) => word.toString('base64'));
   const answers = await askAll(nodes, async (node) => {
     const session = await fleet.session(node);
     const ticket = ticketOf(tickets, node);
@@ -41,7 +41,11 @@ export const requireDirectory = async (
     );
     const giveUp = (): void => stream.cancel();
     // Storage that does not answer holds the look as long as it likes.
-    const timer = setTimeout(giveUp, settings.nodes.requestTimeoutMs);
+    let isLate = false;
+    const timer = setTimeout(() => {
+      isLate = true;
+      giveUp();
+    }, settings.nodes.requestTimeoutMs);
     cancelled.addEventListener('abort', giveUp, { once: true });
     const complaint = createGatherer();
     let outcome: StepResult | undefined;
@@ -51,6 +55,9 @@ export const requireDirectory = async (
           complaint.push(frame.bytes.subarray(0, LIMITS.stepComplaintBytesMax - complaint.length));
         } else if (frame.channel === 'event' && frame.event.event === 'ended') outcome = frame.event.outcome;
       }
+    } catch (error) {
+      if (!isLate) throw error;
+      throw new XceError('work-directory', `no answer within ${settings.nodes.requestTimeoutMs} ms`);
     } finally {
       clearTimeout(timer);
       cancelled.removeEventListener('abort', giveUp);

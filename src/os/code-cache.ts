@@ -11,6 +11,7 @@ import {
   openSync,
   readSync,
   renameSync,
+  rmSync,
   writeFileSync,
 } from 'node:fs';
 import { dirname } from 'node:path';
@@ -61,8 +62,12 @@ const writeCode = (path: string, key: Buffer, code: Buffer): void => {
   const temporary = `${path}.new-${process.pid}`;
   try {
     mkdirSync(dirname(path), { recursive: true, mode: 0o711 });
-    writeFileSync(temporary, Buffer.concat([key, code]), { flag: 'wx', mode: 0o600 });
-    renameSync(temporary, path);
+    try {
+      writeFileSync(temporary, Buffer.concat([key, code]), { flag: 'wx', mode: 0o600 });
+      renameSync(temporary, path);
+    } finally {
+      rmSync(temporary, { force: true });
+    }
   } catch {
     // Nothing but time is lost: the next run compiles the bundle as this one did.
   }

@@ -21,6 +21,7 @@ import {
   type Frame,
 } from './frame.ts';
 import { STREAM, type StreamCommand } from './message.ts';
+import type { RpcTimes } from './times.ts';
 import type { ServerStream } from './verbs.ts';
 
 /** Below this, copying header and payload into one buffer costs less than a second write. */
@@ -66,7 +67,11 @@ export type StreamObserver = {
   bytes(channel: 'stdin' | 'stdout' | 'stderr', count: number): void;
 };
 
-export const openStream = (http: ServerHttp2Stream, observer: StreamObserver): OpenStream => {
+export const openStream = (
+  http: ServerHttp2Stream,
+  observer: StreamObserver,
+  times: Pick<RpcTimes, 'halfCloseMs'>,
+): OpenStream => {
   const decoder = createFrameDecoder(CLIENT_CHANNELS);
   const gone = new AbortController();
   let headBytes = 0;
@@ -159,6 +164,10 @@ export const openStream = (http: ServerHttp2Stream, observer: StreamObserver): O
   const dropTheRest = (): void => {
     http.off('data', onData);
     http.resume();
+    http.once('finish', () => {
+      const timer = setTimeout(() => http.close(H2.noError), times.halfCloseMs).unref();
+      http.once('close', () => clearTimeout(timer));
+    });
   };
   const refuse = (error: unknown): void => {
     if (lastSent || http.destroyed || http.closed) return;

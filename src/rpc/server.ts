@@ -245,11 +245,12 @@ const serveStream = async <V extends StreamVerb>(
   times: RpcTimes,
   meter: ServerMeter,
 ): Promise<void> => {
-  const open = openStream(http, {
-    hold: (bytes) => hold.set(bytes),
+  const observer = {
+    hold: (bytes: number) => hold.set(bytes),
     started: () => audit.done(),
-    bytes: (channel, count) => meter.bytes(channel, count),
-  });
+    bytes: (channel: 'stdin' | 'stdout' | 'stderr', count: number) => meter.bytes(channel, count),
+  };
+  const open = openStream(http, observer, times);
   crash.noticed.catch((error: unknown) => open.fail(error));
   const timer = setTimeout(
     () => open.fail(new XceError('timeout', `the head did not come within ${times.requestMs} ms`)),

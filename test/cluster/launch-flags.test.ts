@@ -240,7 +240,7 @@ describe('signals', () => {
     const [before = '', after = ''] = stdout.split('---');
     expect(before).toMatch(/2 steps running on n\[1-2\]; press Ctrl-C again to end the job/);
     expect(before).not.toMatch(/ended by/);
-    expect(after).toMatch(/status 125[^]*ended by Ctrl-C \[cancelled\]/);
+    expect(after).toMatch(/status 125[\s\S]*ended by Ctrl-C \[cancelled\]/);
     expect(await runningSteps()).toBe(0);
   });
 });

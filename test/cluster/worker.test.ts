@@ -492,7 +492,7 @@ describe('a worker that ends', () => {
     const sleep = run(['sleep', '1000']);
     await sleep.event('started');
     await n1.must(['mkdir', '-p', `/run/systemd/system/${UNIT}.d`]);
-    await n1.writeFile(`/run/systemd/system/${UNIT}.d/watchdog.conf`, '[Service]\nWatchdogSec=5\n', {
+    await n1.writeFile(`/run/systemd/system/${UNIT}.d/watchdog.conf`, '[Service]\nWatchdogSec=15\n', {
       mode: 0o644,
     });
     await n1.must(['systemctl', 'daemon-reload']);

@@ -26,7 +26,8 @@ const SPOOLS = ['/var/spool/cron', '/var/spool/at', '/var/lib/systemd/linger'] a
 
 /**
  * Looks at everything that `list` names, and again at what it names afterwards and was not looked at, until nothing
- * new comes. What could not be looked at in the last pass, though a process still lives there, is 'unknown'.
+ * new comes. What could not be looked at in the last pass, though a process still lives there, is 'unknown', and so is
+ * what goes on appearing.
  */
 const lookAtAll = async (
   list: () => readonly Inhabited[],
@@ -50,7 +51,11 @@ const lookAtAll = async (
       }
     }
     failures = failed;
-    if (rest.length === 0) break;
+    if (rest.length === 0) return found;
+  }
+  const later = list().filter(({ id }) => !seen.has(id));
+  if (later.length > 0 && failures.length === 0) {
+    failures = [{ kind: 'unknown', detail: `namespaces go on appearing, as ${later[0]?.id}` }];
   }
   return [...found, ...failures];
 };

@@ -206,7 +206,10 @@ describe('a launch', () => {
     const scene = await setUp();
     const { result } = await launch(scene, { directory: Buffer.from('/hangs') });
     await vi.advanceTimersByTimeAsync(REQUEST_TIMEOUT_MS);
-    expect(await errorOf(result)).toMatchObject({ code: 'cancelled' });
+    expect(await errorOf(result)).toMatchObject({
+      code: 'work-directory',
+      message: expect.stringContaining(`no answer within ${REQUEST_TIMEOUT_MS} ms`),
+    });
     expect(scene.all.every(({ stream }) => stream.cancelled)).toBe(true);
   });
 

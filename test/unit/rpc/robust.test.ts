@@ -289,6 +289,31 @@ describe('frames that the page does not allow', () => {
   });
 });
 
+test('a stream that has ended waits for the half-close of its client, but not for ever', async () => {
+  const own = newPath();
+  const table: VerbTable = {
+    step: {
+      callers: ['local-root'],
+      serve: async (_peer, _head, stream) => {
+        await stream.sendEvent({ event: 'started', unit: 'u' });
+        await stream.sendEvent({ event: 'ended', outcome: SUCCESS });
+      },
+    },
+  };
+  const { server } = startServer(table, { halfCloseMs: 100 });
+  await server.listenRoot({ path: own });
+  const client = connectHttp2('http://x', { createConnection: () => netConnect(own) });
+  const stream = client.request({ ':method': 'POST', ':path': '/xce/1/step' });
+  stream.write(encodeFrame('head', Buffer.from(JSON.stringify(STEP))));
+  stream.resume();
+  await once(stream, 'end');
+  expect(stream.closed).toBe(false);
+  await once(stream, 'close');
+  expect(stream.rstCode).toBe(0);
+  client.destroy();
+  await server.close(0);
+});
+
 describe('garbage', () => {
   const garbage = Buffer.alloc(100_000, 'GET / HTTP/1.1\r\nHost: x\r\n\r\n\xff\0', 'latin1');
 

@@ -83,7 +83,7 @@ test('one that comes after the answer changes nothing but the log', async () => 
 
 test('one that no request has begun ends the process, with the status of a bug', async () => {
   child.kill('SIGUSR2');
-  const [status] = await once(child, 'exit');
+  const [status] = await once(child, 'close');
   expect(status).toBe(70);
   expect(said.at(-1)).toBe('stray: outside');
 });

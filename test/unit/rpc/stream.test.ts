@@ -13,6 +13,7 @@ import type { ClientStream, RpcSession, ServerFrame } from '../../../src/rpc/ses
 import type { ServerStream } from '../../../src/rpc/verbs.ts';
 import {
   asNode,
+  createRandom,
   createSite,
   refusalOf,
   refusedCode,
@@ -519,7 +520,8 @@ describe('when the other process is killed', () => {
 });
 
 test('a reader that takes a while for each frame gets all of a stream that has ended', async () => {
-  const breathe = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, Math.random() * 3));
+  const random = createRandom(7);
+  const breathe = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, random(3)));
   const bytes = Buffer.from('out\n');
   serve = async (stream) => {
     await stream.sendEvent(started);
