@@ -88,4 +88,6 @@ export const LIMITS = {
   headerPairsMax: 16,
   headerBytesMax: 4 << 10,
   childOutputBytesMax: 1 << 20,
+  /** Tables and queues of one IPC namespace: some eight times what the kernel's own limits let a job make there. */
+  ipcTablesBytesMax: 64 << 20,
 } as const;

@@ -47,7 +47,8 @@ export const fillOutputPattern = (
     node,
     task: String(task ?? 0),
   };
-  if (job.includes('/') && pattern.some((part) => typeof part !== 'string' && part.field === 'job')) {
+  const isElsewhere = job.includes('/') || job === '.' || job === '..';
+  if (isElsewhere && pattern.some((part) => typeof part !== 'string' && part.field === 'job')) {
     throw new XceError('output-file', `the job id ${quoteText(job)} cannot be part of the name of a file`, {
       unchanged: 'nothing was started',
       next: 'give a name without %j',

@@ -1,6 +1,7 @@
 /** System V IPC and POSIX message queues of one IPC namespace (ipc_namespaces(7)). */
 import { XceError } from '../base/errors.ts';
 import { escapeBytes } from '../base/escape.ts';
+import { LIMITS } from '../base/limits.ts';
 import { runChild } from './spawn.ts';
 
 const LOOK_TIMEOUT_MS = 30_000;
@@ -43,9 +44,11 @@ export const readIpcObjects = async (pid: number): Promise<IpcObjects> => {
   const enter = [`--ipc=/proc/${pid}/ns/ipc`, '--', '/usr/bin/unshare', '--mount'];
   const look = await runChild('/usr/bin/nsenter', [...enter, '--', '/bin/bash', '-c', LOOK], {
     timeoutMs: LOOK_TIMEOUT_MS,
+    outputBytesMax: LIMITS.ipcTablesBytesMax,
   });
   if (look.exitCode !== 0 || look.truncated) {
-    const why = look.timedOut ? 'it took too long' : escapeBytes(look.stderr.subarray(0, 200));
+    const said = look.truncated ? 'there is too much in it' : escapeBytes(look.stderr.subarray(0, 200));
+    const why = look.timedOut ? 'it took too long' : said;
     throw new XceError('os', `the IPC namespace of process ${pid} cannot be read: ${why}`);
   }
   const [namespace = '', shm = '', sem = '', msg = '', ...queues] = look.stdout

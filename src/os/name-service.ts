@@ -38,8 +38,9 @@ const judge = (
 ): Answer => {
   if (result.timedOut) return unknown(what, `no answer within ${timeoutMs} ms`);
   if (result.spawnErrno !== undefined) return unknown(what, `cannot run: ${result.spawnErrno}`);
-  if (result.signal !== undefined) return unknown(what, `ended by ${result.signal}`);
+  // What says too much is ended by us, or by the pipe that we closed.
   if (result.truncated) return unknown(what, 'the answer is too long');
+  if (result.signal !== undefined) return unknown(what, `ended by ${result.signal}`);
   const output = result.stdout.toString('latin1');
   if (result.exitCode === 2 && output === '') return { answer: 'absent' };
   if (result.exitCode !== 0) return unknown(what, `exit status ${result.exitCode}`);

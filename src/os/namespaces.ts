@@ -26,9 +26,11 @@ const group = (read: (pid: number) => string): readonly Inhabited[] => {
 export const listIpcNamespaces = (): readonly Inhabited[] =>
   group((pid) => readlinkSync(`/proc/${pid}/ns/ipc`));
 
+/** What tells the root directory of a process in its mount namespace from every other. Throws the system's error. */
+export const identityOfRoot = (pid: number): string => {
+  const { dev, ino } = statSync(`/proc/${pid}/root`);
+  return `${readlinkSync(`/proc/${pid}/ns/mnt`)} ${dev}:${ino}`;
+};
+
 /** Every root directory of a process, by mount namespace; two of one namespace differ by chroot(2). */
-export const listProcessRoots = (): readonly Inhabited[] =>
-  group((pid) => {
-    const { dev, ino } = statSync(`/proc/${pid}/root`);
-    return `${readlinkSync(`/proc/${pid}/ns/mnt`)} ${dev}:${ino}`;
-  });
+export const listProcessRoots = (): readonly Inhabited[] => group(identityOfRoot);

@@ -32,6 +32,8 @@ export const runChild = async (
     readonly timeoutMs: number;
     readonly input?: Uint8Array;
     readonly env?: Readonly<Record<string, string>>;
+    /** Bound of stdout, and of stderr. */
+    readonly outputBytesMax?: number;
   },
 ): Promise<ChildResult> => {
   const child = execa(file, argv, {
@@ -42,7 +44,7 @@ export const runChild = async (
     reject: false,
     stripFinalNewline: false,
     detached: true,
-    maxBuffer: LIMITS.childOutputBytesMax,
+    maxBuffer: options.outputBytesMax ?? LIMITS.childOutputBytesMax,
     ...(options.input === undefined ? { stdin: 'ignore' as const } : { input: options.input }),
   });
   let timedOut = false;

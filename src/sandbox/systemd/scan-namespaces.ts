@@ -7,7 +7,7 @@ import { messageOf } from '../../base/errors.ts';
 import { escapeBytes } from '../../base/escape.ts';
 import type { Uid } from '../../base/ids.ts';
 import { readIpcObjects } from '../../os/ipc.ts';
-import { type Inhabited, listIpcNamespaces, listProcessRoots } from '../../os/namespaces.ts';
+import { type Inhabited, identityOfRoot, listIpcNamespaces, listProcessRoots } from '../../os/namespaces.ts';
 import { identityOfDirectory, resolvePath } from '../../os/root-files.ts';
 import { runChild } from '../../os/spawn.ts';
 import type { Finding } from '../backend.ts';
@@ -15,7 +15,9 @@ import { findSysvObjects } from '../traces.ts';
 
 /** A node with more is none that this look can vouch for. */
 const NAMESPACES_MAX = 4096;
-const PASSES = 3;
+/** Looks of other leases at the same time have namespaces of their own for a moment. */
+const PASSES_MAX = 16;
+const TRIES_MAX = 3;
 const FIND_TIMEOUT_MS = 120_000;
 /** Paths that one find(1) may report before the rest no longer matters. */
 const PATHS_MAX = 20;
@@ -26,38 +28,35 @@ const SPOOLS = ['/var/spool/cron', '/var/spool/at', '/var/lib/systemd/linger'] a
 
 /**
  * Looks at everything that `list` names, and again at what it names afterwards and was not looked at, until nothing
- * new comes. What could not be looked at in the last pass, though a process still lives there, is 'unknown', and so is
- * what goes on appearing.
+ * new comes. What could not be looked at, though a process lives there to the end, is 'unknown', and so is what goes
+ * on appearing.
  */
 const lookAtAll = async (
   list: () => readonly Inhabited[],
   look: (one: Inhabited) => Promise<readonly Finding[]>,
 ): Promise<readonly Finding[]> => {
   const seen = new Set<string>();
+  const failed = new Map<string, { readonly tries: number; readonly why: string }>();
   const found: Finding[] = [];
-  let failures: readonly Finding[] = [];
-  for (let pass = 0; pass < PASSES; pass += 1) {
-    const rest = list().filter(({ id }) => !seen.has(id));
-    if (rest.length > NAMESPACES_MAX) {
+  for (let pass = 0; ; pass += 1) {
+    const left = list().filter(({ id }) => !seen.has(id));
+    const due = left.filter(({ id }) => pass < PASSES_MAX && (failed.get(id)?.tries ?? 0) < TRIES_MAX);
+    if (due.length === 0) {
+      const why = (id: string): string => failed.get(id)?.why ?? `namespaces go on appearing, as ${id}`;
+      return [...found, ...left.map(({ id }): Finding => ({ kind: 'unknown', detail: why(id) }))];
+    }
+    if (seen.size + due.length > NAMESPACES_MAX) {
       return [{ kind: 'unknown', detail: `there are more than ${NAMESPACES_MAX} namespaces` }];
     }
-    const failed: Finding[] = [];
-    for (const one of rest) {
+    for (const one of due) {
       try {
         found.push(...(await look(one)));
         seen.add(one.id);
       } catch (error) {
-        failed.push({ kind: 'unknown', detail: messageOf(error) });
+        failed.set(one.id, { tries: (failed.get(one.id)?.tries ?? 0) + 1, why: messageOf(error) });
       }
     }
-    failures = failed;
-    if (rest.length === 0) return found;
   }
-  const later = list().filter(({ id }) => !seen.has(id));
-  if (later.length > 0 && failures.length === 0) {
-    failures = [{ kind: 'unknown', detail: `namespaces go on appearing, as ${later[0]?.id}` }];
-  }
-  return [...found, ...failures];
 };
 
 const ipcOf = async ({ id, pid }: Inhabited, own: string, uid: Uid): Promise<readonly Finding[]> => {
@@ -117,26 +116,34 @@ const splitAtNul = (bytes: Buffer): readonly Buffer[] => {
 
 const ownedBy = (uid: Uid): readonly string[] => ['-uid', String(uid), '-o', '-gid', String(uid)];
 
+/** Throws where a process has another root than it was listed with, or has ended. */
+const requireRoot = (pid: number, root: string): void => {
+  if (identityOfRoot(pid) !== root) throw new Error(`process ${pid} has left its root directory`);
+};
+
 /** Files in the local roots as every process of the host sees them; a directory that many see is walked once. */
 export const findFiles = async (uid: Uid): Promise<readonly Finding[]> => {
   const walked = new Set<string>();
   return await lookAtAll(
     // The host's own first: its paths need no explanation.
     () => listProcessRoots().toSorted((left, right) => left.pid - right.pid),
-    async ({ pid }) => {
+    async ({ id: root, pid }) => {
       const fresh = LOCAL_ROOTS.flatMap((name) => {
         // A link of the host leads where it says; one of a container would lead out of it.
-        const root = pid === 1 ? (resolvePath(name) ?? name) : `/proc/${pid}/root${name}`;
-        const id = identityOfDirectory(root);
-        return id === undefined || walked.has(id) ? [] : [{ root, id }];
+        const path = pid === 1 ? (resolvePath(name) ?? name) : `/proc/${pid}/root${name}`;
+        const id = identityOfDirectory(path);
+        return id === undefined || walked.has(id) ? [] : [{ path, id }];
       });
+      // A process that has ended shows nothing of a root where others may live on; the next pass takes one of them.
+      requireRoot(pid, root);
       if (fresh.length === 0) return [];
       const { paths, why } = await find(
-        fresh.map(({ root }) => root),
+        fresh.map(({ path }) => path),
         ownedBy(uid),
       );
+      requireRoot(pid, root);
       if (why !== undefined && paths.length === 0) {
-        throw new Error(`${fresh.map(({ root }) => root).join(', ')} could not be searched: ${why}`);
+        throw new Error(`${fresh.map(({ path }) => path).join(', ')} could not be searched: ${why}`);
       }
       for (const { id } of fresh) walked.add(id);
       return paths.map((path) => ({ kind: 'file', detail: escapeBytes(path) }));

@@ -40,6 +40,7 @@ describe('the name of an output file', () => {
 
   test('is not led elsewhere by a job id', () => {
     expect(() => fill('%j.out', { job: '../../etc/x' })).toThrow(/cannot be part of the name/);
+    expect(() => fill('%j/out', { job: '..' })).toThrow(/cannot be part of the name/);
     expect(fill('%n.out', { job: '../../etc/x' })).toBe('n1.out');
   });
 });

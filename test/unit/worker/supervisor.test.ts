@@ -105,6 +105,14 @@ describe('prepare', () => {
     },
   );
 
+  test('goes on with a sandbox although the clock of its controller was set since', async () => {
+    const host = new Host();
+    const worker = host.startWorker();
+    await worker.supervisor.prepare(ticketFor(worker.nonces.issue(), { issuedWallMs: host.clock.wallMs() }));
+    const later = ticketFor(worker.nonces.issue(), { issuedWallMs: host.clock.wallMs() + 3_600_000 });
+    expect(await worker.supervisor.renew(later)).toMatchObject({ remainingMs: expect.any(Number) });
+  });
+
   test('does not take the age of a ticket for a wrong clock', async () => {
     const host = new Host();
     const worker = host.startWorker();
