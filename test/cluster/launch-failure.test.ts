@@ -101,7 +101,9 @@ describe('two launches of one job at a time', () => {
     Promise.all(site.workers.map((node) => anchorOf(node, lease)));
   /** Ends the step of one launch on one node, as an operator would. */
   const stopStep = async (node: string, lease: number, running: Running): Promise<void> => {
-    const unit = /step\.([a-z0-9]+)\.service/.exec(running.output.text)?.[0];
+    const [, unit] =
+      new RegExp(`^${node}: .*(step\\.[a-z0-9]+\\.service)`, 'm').exec(running.output.text) ?? [];
+    if (unit === undefined) throw new Error(`no step of ${node} in ${running.output.text}`);
     await site.cluster.node(node).must(['sh', '-c', `systemctl stop 'xce-main-${lease}.'*'.${unit}'`]);
   };
   const script = 'grep -o "step.*service" /proc/self/cgroup; echo up; exec sleep 120';

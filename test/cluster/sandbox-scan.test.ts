@@ -100,6 +100,15 @@ describe('the look for anything left of a uid', () => {
     expect(await driver.call('scan', spec)).toEqual([]);
   });
 
+  test('is not kept from its answer by what another uid made in a namespace of its own', async () => {
+    const flood = '$| = 1; for (1 .. 20000) { defined semget(0, 1, 0600) or die $! } print "full"; sleep 612';
+    const child = await n1.spawn(['unshare', '--ipc', ...as(nextSpec().uid, ['perl', '-e', flood])]);
+    expect(await readUntil(child, 'full')).toBe('full');
+    expect(await driver.call('scan', nextSpec())).toEqual([]);
+    child.kill('SIGKILL');
+    await child.ended;
+  });
+
   test('sees a key of the kernel, whoever holds it', async () => {
     const spec = nextSpec();
     // Keys are the kernel's, not the node's: joins a session keyring of its own, adds a key, gives it away.
