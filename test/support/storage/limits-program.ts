@@ -86,7 +86,7 @@ const memory = await inSandbox({ memoryBytes: 64 << 20, cpuPercent: 40, tasks: 1
   // A child takes the memory, not the main process: the step ends all the same.
   const hog = await run('hog', `perl -e '$x = "a" x 200000000; sleep 60' & wait; echo went on`);
   const after = await run('after', 'echo still here');
-  const forks = await run('forks', 'for i in $(seq 40); do sleep 60 & done; wait; echo went on');
+  const forks = await run('forks', 'for i in $(seq 40); do sleep 5 & done; wait; echo went on');
   return { files, hog, after, forks };
 });
 let absent = 'made';
