@@ -278,6 +278,16 @@ export const errnoOf = (error: unknown): string | undefined => {
 /** What anything thrown says, without its stack. */
 export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
+/** What anything thrown says, with its stack, for a log. */
+export const stackOf = (error: unknown): string =>
+  error instanceof Error ? (error.stack ?? error.message) : String(error);
+
+/** Anything thrown that nobody expected, with its stack. */
+export const asUnexpected = (error: unknown): XceError =>
+  error instanceof XceError
+    ? error
+    : new XceError('bug', `unexpected failure: ${stackOf(error)}`, { cause: error });
+
 /** Anything thrown as the error that callers see: what has no code of ours is a bug. */
 export const asXceError = (error: unknown): XceError =>
   error instanceof XceError ? error : new XceError('bug', messageOf(error), { cause: error });

@@ -22,6 +22,12 @@ export type NodeName = Brand<string, 'NodeName'>;
 /** Name of an instance (a domain of its own); the top one is usually `main`. */
 export type InstanceName = Brand<string, 'InstanceName'>;
 
+/**
+ * What a section of the configuration may be called, for a storage root or an environment: it cannot be mistaken for a
+ * section of ini, and fits into a ticket.
+ */
+export const SECTION_NAME = /^[a-z][a-z0-9_-]{0,31}$/;
+
 const decimal = (text: string, max: number): number | undefined => {
   if (!/^(0|[1-9][0-9]{0,15})$/.test(text)) return undefined;
   const value = Number(text);

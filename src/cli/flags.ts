@@ -79,7 +79,10 @@ const asConfigured =
 const percentFlag = Flags.custom<number>({ helpValue: 'PERCENT', parse: asConfigured(parsePercent) });
 const cpusFlag = Flags.custom<readonly number[]>({ helpValue: 'LIST', parse: asConfigured(parseCpus) });
 const sizeFlag = Flags.custom<number>({ helpValue: 'SIZE', parse: asConfigured(parseSizeBytes) });
-const tasksFlag = Flags.custom<number>({ helpValue: 'N', parse: asConfigured(parseWhole(16, 4_194_304)) });
+const tasksFlag = Flags.custom<number>({
+  helpValue: 'N',
+  parse: asConfigured(parseWhole(LIMITS.sandboxTasksMin, LIMITS.sandboxTasksMax)),
+});
 const deviceFlag = Flags.custom<string>({ helpValue: 'PATH', parse: asConfigured(parseDevice) });
 const profileFlag = Flags.custom<string>({ helpValue: 'NAME', parse: asConfigured(parseEnvironmentName) });
 

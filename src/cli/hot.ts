@@ -4,6 +4,7 @@
  * has been read or written when `runHot` returns undefined, and the whole command line (main.ts) is to run it.
  */
 import { parseDurationMs } from '../base/duration.ts';
+import { asUnexpected } from '../base/errors.ts';
 import { parseAttempt, parseJobId, parseLeaseNumber } from '../base/ids.ts';
 import { openJobContext } from '../operations/job-context.ts';
 import { type LeaseSelection, requireLeaseRef } from '../operations/lease-reference.ts';
@@ -13,7 +14,7 @@ import { hasStuckCalls } from '../os/log-deadline.ts';
 import { mayBeTerminal } from '../os/standard-output.ts';
 import { finishOutput, showResult, writeInPlace, writeTalk } from './print.ts';
 import { renderLease } from './render-lease.ts';
-import { asUnexpected, reportError } from './report-error.ts';
+import { reportError } from './report-error.ts';
 
 type Words = {
   readonly isJson: boolean;

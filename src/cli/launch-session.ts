@@ -14,6 +14,7 @@ import {
 import { asError, type Launch, type LaunchEvent } from '../launch/run.ts';
 import { foldNodes } from '../nodes/hostlist.ts';
 import type { LaunchPorts, LaunchResult } from '../operations/launch.ts';
+import { OUT_OF_MEMORY } from '../rpc/message.ts';
 import { writeErr, writeOut, writeTalk } from './print.ts';
 
 const NEWLINE = 0x0a;
@@ -137,7 +138,7 @@ export const finishLaunch = async (
   const { lease, job, uid, nodes } = result;
   const node = result.outcome.kind === 'job' ? (result.outcome.node ?? null) : null;
   const starved = result.outcome.kind === 'job' ? result.outcome.starved : undefined;
-  const cause = starved === undefined ? {} : { cause: 'oom-kill', causeNode: starved };
+  const cause = starved === undefined ? {} : { cause: OUT_OF_MEMORY, causeNode: starved };
   if (starved !== undefined) {
     writeTalk(`xce-sandbox: a step on ${starved} needed more memory than the job may use (oom-kill)\n`);
   }

@@ -1,11 +1,11 @@
 import { fileURLToPath } from 'node:url';
 import { Config, Errors, run, settings } from '@oclif/core';
-import type { XceError } from '../base/errors.ts';
+import { asUnexpected, type XceError } from '../base/errors.ts';
 import { endAbruptly } from '../os/abrupt-end.ts';
 import { hasStuckCalls } from '../os/log-deadline.ts';
 import { terminalColours } from './colours.ts';
 import { finishOutput, ownStandardStreams } from './print.ts';
-import { asUnexpected, reportError } from './report-error.ts';
+import { reportError } from './report-error.ts';
 import { toUsageError } from './usage-error.ts';
 
 /** oclif runs code that it finds below HOME, XDG_DATA_HOME and other variables, unless it is told not to. */

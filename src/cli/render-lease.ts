@@ -30,12 +30,11 @@ const describeWait = (lease: LeaseView): string => {
   if (lease.status === 'quarantined' && lease.quarantine !== null) {
     const { code, text } = lease.quarantine;
     const gone = lease.nodes.flatMap(({ node, reclaim }) =>
-      reclaim === null ? [] : [`; the return of ${node}, reclaimed by ${escapeText(reclaim.by)}`],
+      reclaim === null ? [] : [`the return of ${node}, reclaimed by ${escapeText(reclaim.by)}`],
     );
     // Its text names the same nodes.
-    return code === 'reclaimed' && gone.length > 0
-      ? `${code}${gone.join('').replace(';', ':')}`
-      : `${code}: ${escapeText(text)}${gone.join('')}`;
+    const reasons = code === 'reclaimed' && gone.length > 0 ? gone : [escapeText(text), ...gone];
+    return `${code}: ${reasons.join('; ')}`;
   }
   if (lease.status === 'active') return '-';
   const uncertified = lease.nodes

@@ -23,13 +23,6 @@ const READER_GONE_STATUS = 141;
 /** A command that has no end of its own is ended by whoever has read enough. */
 const isEndless = (argv: readonly string[]): boolean => argv.slice(0, 2).join(' ') === 'lease watch';
 
-/** Anything thrown that nobody expected, with its stack. */
-export const asUnexpected = (error: unknown): XceError => {
-  if (error instanceof XceError) return error;
-  const text = error instanceof Error ? (error.stack ?? error.message) : String(error);
-  return new XceError('bug', `unexpected failure: ${text}`, { cause: error });
-};
-
 /** Shows the error and returns the exit status that it means. */
 export const reportError = async (error: XceError, argv: readonly string[]): Promise<number> => {
   const isLaunch = argv[0] === 'launch';

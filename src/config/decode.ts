@@ -4,12 +4,12 @@
  * with what the `ini` package makes of the same bytes.
  */
 import { escapeText, quoteText } from '../base/escape.ts';
-import { parseNodeName } from '../base/ids.ts';
+import { parseNodeName, SECTION_NAME } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import { isFixedVariable } from '../base/variables.ts';
 import { checkTogether } from './checks.ts';
 import { createFaultList, type FaultList } from './fault.ts';
-import { KEYS, type Key, STORAGE_KEYS, STORAGE_NAME, type ValuesOf } from './keys.ts';
+import { KEYS, type Key, STORAGE_KEYS, type ValuesOf } from './keys.ts';
 import { compareWithIni, type Entry, readLines, type Section } from './lines.ts';
 import { findNear } from './near.ts';
 import type { EnvironmentSettings, Settings, StorageSettings } from './settings.ts';
@@ -51,11 +51,11 @@ const hint = (word: string, known: readonly string[]): string => {
 
 const checkSectionName = ({ name, line }: Section, faults: FaultList): void => {
   const storage = STORAGE.exec(name)?.[1];
-  if (storage !== undefined && !STORAGE_NAME.test(storage)) {
+  if (storage !== undefined && !SECTION_NAME.test(storage)) {
     const rule = 'a lower-case letter, then lower-case letters, digits, - and _, at most 32';
     faults.add('config-syntax', line, `${quoteText(storage)} is not a storage name (${rule})`);
   } else if (isEnvironment(name)) {
-    if (STORAGE_NAME.test(name.replace(ENVIRONMENT, '$1'))) return;
+    if (SECTION_NAME.test(name.replace(ENVIRONMENT, '$1'))) return;
     const rule = 'a lower-case letter, then lower-case letters, digits, - and _, at most 32';
     faults.add('config-syntax', line, `${quoteText(name)} does not name an environment (${rule})`);
   } else if (tableOf(name) === undefined) {

@@ -106,7 +106,7 @@ export const KEYS = {
     drain_timeout: preset('duration', '30s', parseDurationBetween(secondMs, hourMs)),
   },
   sandbox: {
-    tasks_max: preset('number', '4096', parseWhole(16, 4_194_304)),
+    tasks_max: preset('number', '4096', parseWhole(LIMITS.sandboxTasksMin, LIMITS.sandboxTasksMax)),
     cpu_quota: preset('percent', 'infinity', parsePercentLimit),
     cpus: preset('list of processors', 'all', parseCpusLimit),
     memory_max: preset('size', 'infinity', parseSizeFrom(16 << 20, '16M')),
@@ -152,6 +152,3 @@ export type ValuesOf<Table extends KeyTable> = {
       ? T | undefined
       : never;
 };
-
-/** A name that cannot be mistaken for a section of ini, and that fits into a ticket. */
-export const STORAGE_NAME = /^[a-z][a-z0-9_-]{0,31}$/;

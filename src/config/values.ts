@@ -8,6 +8,7 @@ import {
   parseInstanceName,
   parseNodeName,
   parseUid,
+  SECTION_NAME,
   type Uid,
 } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
@@ -90,7 +91,7 @@ export const parseSizeBytes: Parser<number> = (text) => {
 };
 
 /** A size, or no limit. */
-export const parseSizeLimit: Parser<number | null> = (text) => {
+const parseSizeLimit: Parser<number | null> = (text) => {
   if (text === 'infinity') return { value: null };
   const size = parseSizeBytes(text);
   return 'reason' in size ? wants('"infinity" or a size such as 64M', text) : size;
@@ -220,7 +221,7 @@ export const parseVariableName: Parser<string> = (text) =>
 
 /** The NAME of an [environment NAME]. */
 export const parseEnvironmentName: Parser<string> = (text) =>
-  /^[a-z][a-z0-9_-]{0,31}$/.test(text) ? { value: text } : wants('the name of an environment', text);
+  SECTION_NAME.test(text) ? { value: text } : wants('the name of an environment', text);
 
 const isIpv4 = (text: string): boolean =>
   /^(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!$)|$)){4}$/.test(text);

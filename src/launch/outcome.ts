@@ -8,7 +8,7 @@
  */
 import type { ErrorCode } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
-import type { StepResult } from '../rpc/message.ts';
+import { OUT_OF_MEMORY, type StepResult } from '../rpc/message.ts';
 
 /** Where a step runs: a node, and for plain tasks the number of the task in its launch; null for MPI. */
 export type Place = { readonly node: NodeName; readonly task: number | null };
@@ -38,9 +38,6 @@ export type LaunchOutcome =
       readonly starved?: NodeName;
     }
   | { readonly kind: 'failure'; readonly code: ErrorCode; readonly message: string };
-
-/** systemd's word for a unit whose processes the kernel has killed for want of memory. */
-const OUT_OF_MEMORY = 'oom-kill';
 
 /** The status that a shell would show: the exit status, or 128 plus the signal. */
 export const shellStatus = (outcome: StepResult): number =>

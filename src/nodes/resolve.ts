@@ -4,6 +4,7 @@
  * node01.a.example with node01.b.example, so a cut name counts only where it can mean one node.
  */
 import { XceError } from '../base/errors.ts';
+import { escapeText } from '../base/escape.ts';
 import { type NodeName, parseNodeName } from '../base/ids.ts';
 
 export type ResolveFault = {
@@ -72,6 +73,13 @@ const describeFault = ({ requested, reason, candidates }: ResolveFault, among: s
 };
 
 const CONFIGURED = { among: '[nodes] hosts', next: 'xce-sandbox config show' } as const;
+
+/** One name that a caller gave. Throws 'usage'. */
+export const requireNodeName = (text: string): NodeName => {
+  const node = parseNodeName(text);
+  if (node === undefined) throw new XceError('usage', `'${escapeText(text)}' is not a node name`);
+  return node;
+};
 
 /**
  * resolveNodes for names that a caller gave; throws 'node-unknown' that tells the first few faults. `among` says what

@@ -250,7 +250,7 @@ const planSteps = (input: LaunchInput, nodes: readonly NodeName[]) => {
   };
 };
 
-/** What the steps of one launch have in common, as exact bytes. */
+/** Where the steps of one launch run, and what they have in common. */
 type StepPlanOf = ReturnType<typeof planSteps>;
 
 /** The variables that tell a task which of them it is. */

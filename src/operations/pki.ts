@@ -2,6 +2,7 @@ import { posix } from 'node:path';
 import { XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
 import { parseNodeName } from '../base/ids.ts';
+import { requireNodeName } from '../nodes/resolve.ts';
 import { type Bundle, createAuthority, issue, validForDays } from '../pki/authority.ts';
 import type { CertificateRole } from '../pki/names.ts';
 import { type Revocation, type RevokeSelection, revoke } from '../pki/revocation.ts';
@@ -26,8 +27,7 @@ export const issueIdentity = (
 ): Promise<Bundle> => {
   requireRoot();
   const { cluster } = openConfig(configPath).settings;
-  const node = parseNodeName(input.node);
-  if (node === undefined) throw new XceError('usage', `'${escapeText(input.node)}' is not a node name`);
+  const node = requireNodeName(input.node);
   return issue(cluster.pki, {
     role: input.role,
     node,

@@ -1,9 +1,7 @@
-import { XceError } from '../base/errors.ts';
-import { escapeText } from '../base/escape.ts';
-import { parseNodeName } from '../base/ids.ts';
-import { requireNodes } from '../nodes/resolve.ts';
+import { requireNodeName, requireNodes } from '../nodes/resolve.ts';
 import { connectUnix } from '../rpc/client.ts';
 import type { ResponseOf } from '../rpc/message.ts';
+import { localSocket } from '../sandbox/box.ts';
 import type { Context } from './context.ts';
 
 export type Metrics = ResponseOf<'metrics'>;
@@ -13,13 +11,12 @@ export const readMetrics = async (context: Context, nodeText: string | undefined
   const { worker, nodes } = context.settings;
   const options = { timeoutMs: nodes.requestTimeoutMs };
   if (nodeText !== undefined) {
-    const parsed = parseNodeName(nodeText);
-    if (parsed === undefined) throw new XceError('usage', `'${escapeText(nodeText)}' is not a node name`);
+    const parsed = requireNodeName(nodeText);
     const [node = parsed] = requireNodes([parsed], nodes.hosts);
     const session = await context.fleet.session(node);
     return session.call('metrics', {}, options);
   }
-  const session = await connectUnix(`${worker.runDirectory}/worker.sock`, {
+  const session = await connectUnix(localSocket(worker.runDirectory), {
     timeoutMs: nodes.connectTimeoutMs,
   });
   try {

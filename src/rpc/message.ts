@@ -11,6 +11,7 @@ import {
   parseInstanceName,
   parseJobId,
   parseNodeName,
+  SECTION_NAME,
 } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 
@@ -116,7 +117,7 @@ export const Resources = v.object({
     v.pipe(v.array(whole(0, LIMITS.cpusMax - 1)), v.minLength(1), v.maxLength(LIMITS.cpusMax)),
   ),
   memoryBytes: v.nullable(whole(1 << 20, 2 ** 46)),
-  tasks: v.nullable(whole(16, 4_194_304)),
+  tasks: v.nullable(whole(LIMITS.sandboxTasksMin, LIMITS.sandboxTasksMax)),
   /** Paths of devices among those that the node's configuration names. */
   devices: v.nullable(
     v.pipe(
@@ -125,9 +126,12 @@ export const Resources = v.object({
     ),
   ),
   /** An [environment NAME] of the node's configuration. */
-  profile: v.nullable(v.pipe(v.string(), v.regex(/^[a-z][a-z0-9_-]{0,31}$/))),
+  profile: v.nullable(v.pipe(v.string(), v.regex(SECTION_NAME))),
 });
 export type Resources = v.InferOutput<typeof Resources>;
+
+/** systemd's Result of a unit whose processes the kernel has killed for want of memory. */
+export const OUT_OF_MEMORY = 'oom-kill';
 
 export const StepResult = v.object({
   /** systemd's Result of the unit: 'success', 'exit-code', 'signal', 'timeout', … ; 'lost' when nothing was recorded. */

@@ -27,7 +27,7 @@ import { createGatherer } from './frame.ts';
 import { createKeepalive } from './keepalive.ts';
 import { PROTOCOL, type StreamVerb, type UnaryVerb, type Verb } from './message.ts';
 import { refuseConnection } from './refusal.ts';
-import { openStream, respond, respondError } from './server-stream.ts';
+import { openStream, respond, respondError, type StreamObserver } from './server-stream.ts';
 import { RPC_TIMES, type RpcTimes } from './times.ts';
 import {
   callerOf,
@@ -245,10 +245,10 @@ const serveStream = async <V extends StreamVerb>(
   times: RpcTimes,
   meter: ServerMeter,
 ): Promise<void> => {
-  const observer = {
-    hold: (bytes: number) => hold.set(bytes),
+  const observer: StreamObserver = {
+    hold: (bytes) => hold.set(bytes),
     started: () => audit.done(),
-    bytes: (channel: 'stdin' | 'stdout' | 'stderr', count: number) => meter.bytes(channel, count),
+    bytes: (channel, count) => meter.bytes(channel, count),
   };
   const open = openStream(http, observer, times);
   crash.noticed.catch((error: unknown) => open.fail(error));

@@ -26,6 +26,9 @@ export type BoxPaths = {
   readonly shm: string;
 };
 
+/** The worker's socket for root on its own node. */
+export const localSocket = (runDirectory: string): string => join(runDirectory, 'worker.sock');
+
 /** `runDirectory` is the run directory of the worker (`[worker] run_directory`). */
 export const boxPaths = (runDirectory: string, lease: LeaseNumber): BoxPaths => {
   const box = join(runDirectory, 'box', String(lease));

@@ -3,7 +3,7 @@
  * witnesses lie: `systemd-run --wait` returns 0 for a unit ended by SIGTERM, SIGHUP, SIGINT or a stop, and 255 for
  * every other signal; properties read after a unit was collected show a success that never was (252 and 257).
  */
-import type { StepResult } from '../rpc/message.ts';
+import { OUT_OF_MEMORY, type StepResult } from '../rpc/message.ts';
 
 /** What systemd says of a service whose main process has ended. Times are microseconds of one clock. */
 export type ServiceEnd = {
@@ -18,8 +18,6 @@ export type ServiceEnd = {
 };
 
 const CODES = ['none', 'exited', 'killed', 'dumped'] as const;
-
-const OUT_OF_MEMORY = 'oom-kill';
 
 export const LOST: StepResult = { result: 'lost', code: 'none', status: 0, stopped: false };
 

@@ -3,6 +3,7 @@
  * actions goes to the journal with a field for each fact, in the journal's native protocol. This file owns every byte
  * that is written there; text that a job or a peer chose is escaped in lines, framed in fields, and bounded.
  */
+import { stackOf } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
 import type { Clock } from '../os/clock.ts';
 import type { ServerReport, Subject } from '../rpc/verbs.ts';
@@ -64,9 +65,6 @@ const auditOf = (
   ...(subject?.job === undefined ? {} : { XCE_JOB: subject.job }),
   ...(subject?.uid === undefined ? {} : { XCE_UID: String(subject.uid) }),
 });
-
-const stackOf = (error: unknown): string =>
-  error instanceof Error ? (error.stack ?? error.message) : String(error);
 
 /** The entry as a line for stderr: all that there is where no journal reads. */
 export const lineOf = ({ priority, message }: JournalEntry): string => `<${priority}>${message}\n`;

@@ -6,7 +6,7 @@
  * worker. A worker that is killed leaves its steps to the next one, which ends them and keeps the sandboxes.
  */
 import { parseArgs } from 'node:util';
-import { ERRORS, messageOf, XceError } from '../base/errors.ts';
+import { asUnexpected, ERRORS, messageOf, stackOf, XceError } from '../base/errors.ts';
 import { chooseConfigPath, loadConfig } from '../config/load.ts';
 import type { Settings } from '../config/settings.ts';
 import { systemConfigPorts, workingDirectory } from '../os/config-ports.ts';
@@ -18,6 +18,7 @@ import { adoptSockets } from '../os/sockets.ts';
 import { withinMs } from '../os/within.ts';
 import { type Identity, loadIdentity } from '../pki/identity.ts';
 import type { RpcServer, TlsListening } from '../rpc/verbs.ts';
+import { localSocket } from '../sandbox/box.ts';
 import { createSystemdBackend } from '../sandbox/systemd/backend.ts';
 import { assemble, type IdentityHolder } from './assemble.ts';
 import { encodeAudit, entryOfReport, type JournalEntry, lineOf } from './journal.ts';
@@ -66,7 +67,7 @@ const listen = async (server: RpcServer, settings: Settings, identity: Identity)
     passed.delete(name);
     return fd === undefined ? undefined : { fd };
   };
-  const local = take(LOCAL_SOCKET) ?? { path: `${settings.worker.runDirectory}/worker.sock` };
+  const local = take(LOCAL_SOCKET) ?? { path: localSocket(settings.worker.runDirectory) };
   const tls = take(TLS_SOCKET) ?? settings.worker.listen;
   const [stranger] = passed.keys();
   if (stranger !== undefined) {
@@ -139,8 +140,7 @@ const tell = (assignments: readonly string[]): void => {
  * it decides nothing more. The next one looks at every sandbox anew and goes on with those that are as they should be.
  */
 const endAtOnce = (error: unknown): never => {
-  const text = error instanceof Error ? (error.stack ?? error.message) : String(error);
-  report({ level: 'fault', message: `bug: the worker ends: ${text}` });
+  report({ level: 'fault', message: `bug: the worker ends: ${stackOf(error)}` });
   return process.exit(ERRORS.bug.exit);
 };
 
@@ -191,12 +191,10 @@ const run = async (configPath: string | undefined): Promise<void> => {
 };
 
 const asXceError = (error: unknown): XceError => {
-  if (error instanceof XceError) return error;
   if (error instanceof TypeError && 'code' in error && String(error.code).startsWith('ERR_PARSE_ARGS')) {
     return new XceError('usage', error.message, { next: USAGE.trim() });
   }
-  const text = error instanceof Error ? (error.stack ?? error.message) : String(error);
-  return new XceError('bug', `unexpected failure: ${text}`, { cause: error });
+  return asUnexpected(error);
 };
 
 const perform = async (argv: readonly string[]): Promise<number> => {

@@ -3,9 +3,8 @@
  * HTTP/2, and on three real nodes beside systemd-run that is started there by nsenter, all at once, as pdsh does.
  */
 import type { ChildProcess } from 'node:child_process';
-import { fileURLToPath } from 'node:url';
-import { build } from 'esbuild';
 import { CliHost, configuration } from '../cli/host.ts';
+import { bundleText } from '../support/bundle.ts';
 import { Site } from '../support/site.ts';
 import { interleave, measureOnce, onHost, type Usage } from './measure.ts';
 import { makeRow, type Row } from './rows.ts';
@@ -27,21 +26,8 @@ type Runs = { readonly subject: readonly Usage[]; readonly peer: readonly Usage[
 const wallOf = ({ wallMs }: Usage): number => wallMs;
 const cpuOf = ({ cpuMs }: Usage): number => cpuMs;
 
-const bundle = async (): Promise<string> => {
-  const result = await build({
-    entryPoints: [fileURLToPath(new URL('./launch-program.ts', import.meta.url))],
-    bundle: true,
-    write: false,
-    format: 'esm',
-    platform: 'node',
-    target: 'node20.19',
-    mainFields: ['module', 'main'],
-    external: ['koffi', 'fs-native-extensions', '@peculiar/x509', 'reflect-metadata'],
-  });
-  const [file] = result.outputFiles;
-  if (file === undefined) throw new Error('nothing was bundled');
-  return file.text;
-};
+const bundle = (): Promise<string> =>
+  bundleText(new URL('./launch-program.ts', import.meta.url), ['@peculiar/x509', 'reflect-metadata']);
 
 const awaitReady = (server: ChildProcess): Promise<void> =>
   new Promise((resolve, reject) => {

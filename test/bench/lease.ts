@@ -4,8 +4,7 @@
  * npm installs it; the log and etcd's data lie on the same disk of the host.
  */
 import { posix } from 'node:path';
-import { fileURLToPath } from 'node:url';
-import { build } from 'esbuild';
+import { bundleText } from '../support/bundle.ts';
 import { Cluster } from '../support/cluster/cluster.ts';
 import type { Node } from '../support/cluster/node.ts';
 import { interleave, type MeasureOn, measureOnce, type Usage } from './measure.ts';
@@ -58,19 +57,10 @@ const takeNumber = (numbers: Numbers, name: string): number => {
 
 /** Bundled to lie beside the product, whose packages it shares. */
 const installProgram = async (node: Node): Promise<string> => {
-  const bundle = await build({
-    entryPoints: [fileURLToPath(new URL('./lease-program.ts', import.meta.url))],
-    bundle: true,
-    write: false,
-    format: 'esm',
-    platform: 'node',
-    target: 'node20.19',
-    mainFields: ['module', 'main'],
-    external: ['koffi', 'fs-native-extensions'],
-  });
+  const text = await bundleText(new URL('./lease-program.ts', import.meta.url));
   const program = (await node.must(['readlink', '-f', PROGRAM])).trim();
   const path = posix.join(posix.dirname(program), '../dist/bench-lease.mjs');
-  await node.writeFile(path, bundle.outputFiles[0]?.contents ?? '');
+  await node.writeFile(path, text);
   return path;
 };
 

@@ -9,36 +9,35 @@ const grantAndClose = async ({ grant, log }: Controller, name: string): Promise<
   await log.close();
 };
 
-/** The operations whose every step is cut. Each starts from a world that `prepare` made. */
-const OPERATIONS: Record<
-  string,
-  { prepare(world: World): Promise<void>; run(actor: Controller): Promise<unknown>; host: string }
-> = {
-  init: { prepare: async () => undefined, run: ({ log }) => log.init(), host: 'a' },
-  'two commits of one process': {
-    prepare: async (world) => {
-      const { log, grant } = world.controller('a');
-      await log.init();
-      await grant('before');
-    },
-    run: async ({ grant }) => {
-      await grant('cut');
-      await grant('cut as well');
-    },
-    host: 'a',
+/** One whose every step is cut; it starts from a world that `prepare` made. */
+type Operation = {
+  prepare(world: World): Promise<void>;
+  run(actor: Controller): Promise<unknown>;
+  host: string;
+};
+
+const TWO_COMMITS: Operation = {
+  prepare: async (world) => {
+    const { log, grant } = world.controller('a');
+    await log.init();
+    await grant('before');
   },
+  run: async ({ grant }) => {
+    await grant('cut');
+    await grant('cut as well');
+  },
+  host: 'a',
+};
+
+const OPERATIONS: Record<string, Operation> = {
+  init: { prepare: async () => undefined, run: ({ log }) => log.init(), host: 'a' },
+  'two commits of one process': TWO_COMMITS,
   'two commits on a disk of the host alone': {
+    ...TWO_COMMITS,
     prepare: async (world) => {
       world.isLocal = true;
-      const { log, grant } = world.controller('a');
-      await log.init();
-      await grant('before');
+      await TWO_COMMITS.prepare(world);
     },
-    run: async ({ grant }) => {
-      await grant('cut');
-      await grant('cut as well');
-    },
-    host: 'a',
   },
   'commit after an unfinished one': {
     prepare: async (world) => {

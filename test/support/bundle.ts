@@ -2,20 +2,23 @@
 import { symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { build } from 'esbuild';
+import { type BuildOptions, build } from 'esbuild';
 
 const NATIVE = ['koffi', 'fs-native-extensions'];
+const OPTIONS: BuildOptions = {
+  bundle: true,
+  format: 'esm',
+  platform: 'node',
+  target: 'node20.19',
+  mainFields: ['module', 'main'],
+};
 
 /** Bundles a program of the tests into one file; native packages are found from where that lies. */
 export const bundleFile = async (program: URL, outfile: string): Promise<void> => {
   await build({
     entryPoints: [fileURLToPath(program)],
     outfile,
-    bundle: true,
-    format: 'esm',
-    platform: 'node',
-    target: 'node20.19',
-    mainFields: ['module', 'main'],
+    ...OPTIONS,
     logLevel: 'warning',
     banner: {
       js: "import { createRequire as xceCreateRequire } from 'node:module'; const require = xceCreateRequire(import.meta.url);",
@@ -31,4 +34,17 @@ export const bundleProgram = async (program: URL, directory: string): Promise<st
   symlinkSync(fileURLToPath(new URL('../../node_modules', import.meta.url)), join(directory, 'node_modules'));
   await bundleFile(program, outfile);
   return outfile;
+};
+
+/** The text of a program that is put beside the product, whose packages it shares: the native ones and `shared`. */
+export const bundleText = async (program: URL, shared: readonly string[] = []): Promise<string> => {
+  const { outputFiles } = await build({
+    ...OPTIONS,
+    entryPoints: [fileURLToPath(program)],
+    write: false,
+    external: [...NATIVE, ...shared],
+  });
+  const [file] = outputFiles ?? [];
+  if (file === undefined) throw new Error(`nothing was bundled of ${program.pathname}`);
+  return file.text;
 };

@@ -2,18 +2,15 @@
 import { chmodSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { XceError } from '../../../src/base/errors.ts';
-import type { InstanceName, JobId, LeaseNumber, Uid } from '../../../src/base/ids.ts';
+import type { JobId, LeaseNumber, Uid } from '../../../src/base/ids.ts';
 import { connectTls } from '../../../src/rpc/client.ts';
 import type { RequestOf } from '../../../src/rpc/message.ts';
 import { createServer } from '../../../src/rpc/server.ts';
 import type { RpcSession } from '../../../src/rpc/session.ts';
 import type { RpcServer } from '../../../src/rpc/verbs.ts';
-import { Daemons } from '../../../src/worker/daemons.ts';
 import { entryOfServerReport, type JournalEntry } from '../../../src/worker/journal.ts';
-import { workerVerbs } from '../../../src/worker/verbs.ts';
 import { asNode, base64, connectAsUid, createSite, LEASE, refusedCode, type Site } from '../rpc/site.ts';
-import { drainOf, GOOD, Host, NODE, ticketFor, UID } from './fakes.ts';
+import { drainOf, GOOD, Host, ticketFor, UID, verbsOf } from './fakes.ts';
 
 const T = { timeoutMs: 10_000 };
 
@@ -32,30 +29,7 @@ beforeAll(async () => {
   chmodSync(site.root, 0o711);
   const started = host.startWorker();
   nonces = started.nonces;
-  const daemons = new Daemons({
-    connect: () => Promise.reject(new XceError('worker-unreachable', 'no network here')),
-    stepOfProcess: () => undefined,
-    report: () => undefined,
-    startTimeoutMs: 1000,
-    graceMs: 100,
-  });
-  const table = workerVerbs({
-    supervisor: started.supervisor,
-    daemons,
-    nonces,
-    self: {
-      version: '1.2.3',
-      node: NODE,
-      instance: 'main' as InstanceName,
-      bootId: host.bootId,
-      workerKey: 'ab'.repeat(32),
-    },
-    mpi: { interfaces: [], agentTimeoutMs: 1000 },
-    agentPath: '/opt/agent',
-    wallMs: host.clock.wallMs,
-    families: () => [],
-    report: () => undefined,
-  });
+  const table = verbsOf(host, started);
   server = createServer({ table, report: (report) => entries.push(entryOfServerReport(report)) });
   const { port } = await server.listenTls(
     { address: '127.0.0.1', port: 0 },

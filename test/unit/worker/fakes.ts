@@ -25,10 +25,12 @@ import type {
   StepSpec,
 } from '../../../src/sandbox/backend.ts';
 import { Counts } from '../../../src/worker/counts.ts';
+import { Daemons } from '../../../src/worker/daemons.ts';
 import { Memory } from '../../../src/worker/memory.ts';
 import { Nonces } from '../../../src/worker/nonces.ts';
 import type { Report, SupervisorPorts } from '../../../src/worker/ports.ts';
 import { Supervisor } from '../../../src/worker/supervisor.ts';
+import { workerVerbs } from '../../../src/worker/verbs.ts';
 
 export const KEYS = generateKeyPairSync('ed25519');
 export const WORKER_KEYS = generateKeyPairSync('ed25519');
@@ -474,3 +476,36 @@ export const codeOf = async (work: Promise<unknown>): Promise<string> => {
 export const settle = async (): Promise<void> => {
   for (let turn = 0; turn < 20; turn += 1) await new Promise((resolve) => setImmediate(resolve));
 };
+
+/** The verbs of a worker that reaches no other; what the daemons report is dropped unless `report` is given. */
+export const verbsOf = (
+  { clock, bootId }: Host,
+  { supervisor, nonces }: Worker,
+  {
+    report = () => undefined,
+    wallMs = clock.wallMs,
+  }: { report?: (report: Report) => void; wallMs?: () => number } = {},
+): ReturnType<typeof workerVerbs> =>
+  workerVerbs({
+    supervisor,
+    daemons: new Daemons({
+      connect: () => Promise.reject(new XceError('worker-unreachable', 'no network here')),
+      stepOfProcess: () => undefined,
+      report,
+      startTimeoutMs: 1000,
+      graceMs: 1000,
+    }),
+    nonces,
+    self: {
+      version: '1.2.3',
+      node: NODE,
+      instance: 'main' as InstanceName,
+      bootId,
+      workerKey: 'ab'.repeat(32),
+    },
+    mpi: { interfaces: ['ib0'], agentTimeoutMs: 1000 },
+    agentPath: '/opt/agent',
+    wallMs,
+    families: () => [],
+    report,
+  });

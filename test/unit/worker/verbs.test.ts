@@ -1,11 +1,8 @@
 import { describe, expect, test } from 'vitest';
-import { XceError } from '../../../src/base/errors.ts';
-import type { InstanceName, LeaseNumber, NodeName } from '../../../src/base/ids.ts';
+import type { LeaseNumber, NodeName } from '../../../src/base/ids.ts';
 import type { RequestOf } from '../../../src/rpc/message.ts';
 import type { Peer } from '../../../src/rpc/verbs.ts';
-import { Daemons } from '../../../src/worker/daemons.ts';
-import { workerVerbs } from '../../../src/worker/verbs.ts';
-import { codeOf, FakeStream, GOOD, Host, NODE, settle, ticketFor, UID } from './fakes.ts';
+import { codeOf, FakeStream, GOOD, Host, settle, ticketFor, UID, verbsOf } from './fakes.ts';
 
 const CONTROLLER: Peer = { kind: 'certificate', role: 'controller', node: 'ctl' as NodeName };
 const OPERATOR: Peer = { kind: 'certificate', role: 'operator', node: 'ctl' as NodeName };
@@ -17,32 +14,12 @@ const base64 = (text: string): string => Buffer.from(text).toString('base64');
 
 const setUp = () => {
   const host = new Host();
-  const { supervisor, nonces } = host.startWorker();
-  const daemons = new Daemons({
-    connect: () => Promise.reject(new XceError('worker-unreachable', 'no network here')),
-    stepOfProcess: () => undefined,
+  const worker = host.startWorker();
+  const table = verbsOf(host, worker, {
     report: (report) => host.reports.push(report),
-    startTimeoutMs: 1000,
-    graceMs: 1000,
-  });
-  const table = workerVerbs({
-    supervisor,
-    daemons,
-    nonces,
-    self: {
-      version: '1.2.3',
-      node: NODE,
-      instance: 'main' as InstanceName,
-      bootId: host.bootId,
-      workerKey: 'ab'.repeat(32),
-    },
-    mpi: { interfaces: ['ib0'], agentTimeoutMs: 1000 },
-    agentPath: '/opt/agent',
     wallMs: () => 1_800_000_000_000,
-    families: () => [],
-    report: (report) => host.reports.push(report),
   });
-  return { host, table, nonces };
+  return { host, table, nonces: worker.nonces };
 };
 
 const preparedTable = async () => {
