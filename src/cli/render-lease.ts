@@ -26,20 +26,34 @@ const describeTime = (lease: LeaseView): string => {
 const returning = (lease: LeaseView): readonly NodeName[] =>
   lease.nodes.filter((node) => node.reclaim !== null).map(({ node }) => node);
 
-const describeWait = (lease: LeaseView): string => {
-  if (lease.status === 'quarantined' && lease.quarantine !== null) {
-    const { code, text } = lease.quarantine;
-    const gone = lease.nodes.flatMap(({ node, reclaim }) =>
-      reclaim === null ? [] : [`the return of ${node}, reclaimed by ${escapeText(reclaim.by)}`],
-    );
-    // Its text names the same nodes.
-    const reasons = code === 'reclaimed' && gone.length > 0 ? gone : [escapeText(text), ...gone];
-    return `${code}: ${reasons.join('; ')}`;
+/** Those whose return is waited for, together where the same operator has given his word for them. */
+const describeGone = (lease: LeaseView): readonly string[] => {
+  const nodesOf = new Map<string, NodeName[]>();
+  for (const { node, reclaim } of lease.nodes) {
+    if (reclaim === null) continue;
+    const known = nodesOf.get(reclaim.by);
+    if (known === undefined) nodesOf.set(reclaim.by, [node]);
+    else known.push(node);
   }
-  if (lease.status === 'active') return '-';
+  return [...nodesOf].map(
+    ([by, nodes]) => `the return of ${foldNodes(nodes)}, reclaimed by ${escapeText(by)}`,
+  );
+};
+
+const describeWait = (lease: LeaseView): string => {
   const uncertified = lease.nodes
     .filter((node) => !node.certified && node.reclaim === null)
     .map(({ node }) => node);
+  if (lease.status === 'quarantined' && lease.quarantine !== null) {
+    const { code, text } = lease.quarantine;
+    const gone = describeGone(lease);
+    // The text of a reclaim names the nodes that are gone, and none of the others.
+    const others = uncertified.length > 0 ? [`certificate of ${foldNodes(uncertified)}`] : [];
+    const reasons =
+      code === 'reclaimed' && gone.length > 0 ? [...others, ...gone] : [escapeText(text), ...gone];
+    return `${code}: ${reasons.join('; ')}`;
+  }
+  if (lease.status === 'active') return '-';
   if (uncertified.length > 0) return `certificate of ${foldNodes(uncertified)}`;
   const gone = returning(lease);
   return gone.length > 0 ? `normalise, and the return of ${foldNodes(gone)}` : 'normalise';

@@ -118,10 +118,13 @@ export const values = <T>(
 const mentionsOf = (node: string): RegExp =>
   new RegExp(`(?<![A-Za-z0-9._-])${node.replaceAll('.', '\\.')}(?![A-Za-z0-9_-]|\\.[A-Za-z0-9])`, 'g');
 
+/** What a failure says, and of which node. */
+export type Failure = { readonly message: string; readonly facts: Pick<ErrorFacts, 'at'> };
+
 type Reason = { readonly nodes: NodeName[]; readonly tell: (nodes: string) => string };
 
 /** Failures that say the same of different nodes are one reason, which names all of them. */
-const foldReasons = (failed: readonly XceError[]): readonly Reason[] => {
+const foldReasons = (failed: readonly Failure[]): readonly Reason[] => {
   const reasons = new Map<string, Reason>();
   for (const { message, facts } of failed) {
     const node = facts.at === undefined ? undefined : parseNodeName(facts.at);
@@ -136,7 +139,7 @@ const foldReasons = (failed: readonly XceError[]): readonly Reason[] => {
 };
 
 /** What failed, each reason once, with the nodes that it holds for as a list; beyond a bound only the nodes. */
-export const tellFailures = (failed: readonly XceError[]): string => {
+export const tellFailures = (failed: readonly Failure[]): string => {
   const reasons = foldReasons(failed);
   const shown = reasons.slice(0, REASONS_SHOWN).map(({ nodes, tell }) => tell(foldNodes(nodes)));
   const rest = reasons.slice(REASONS_SHOWN);

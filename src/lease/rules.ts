@@ -115,7 +115,7 @@ const checkBinding = (lease: Lease, binding: NodeBinding): Verdict<undefined> =>
       `${name} answers with another worker key than ${nameLease(lease)} is bound to`,
       {
         at: name,
-        next: `if ${name} was installed anew it cannot certify for the lease; once it is known to be clean: ${commandFor('lease reclaim', lease)} --node ${name}`,
+        next: `if ${name} was installed anew it cannot certify for the lease; once it is known to be clean: ${commandFor('lease reclaim', lease)} --node ${name} --reason TEXT`,
       },
     );
   return accept(undefined);
@@ -134,6 +134,13 @@ const bindEvents = (lease: Lease, bindings: readonly NodeBinding[]): readonly Ex
       binding: { workerKey, bootId },
     }));
 
+/** Finds a lease under which something may start now. */
+export const findRunning = (state: JobState, now: Now, ref: LeaseRef): Verdict<Lease> => {
+  const found = findIn(state, ref, ['active']);
+  if (!found.ok) return found;
+  return remainingMs(found.value.term, now) === 0 ? expired(found.value) : found;
+};
+
 /**
  * Records which worker of which boot each node is, before tickets are signed for them. Refused as a whole when one
  * node does not fit: a launch starts everywhere or nowhere. The result has the time left for the tickets.
@@ -146,10 +153,9 @@ export const decideBind = (
 ): LeaseDecision<LeaseView> => {
   const current = checkEpoch(state, facts);
   if (!current.ok) return current;
-  const found = findIn(state, ref, ['active']);
+  const found = findRunning(state, facts.now, ref);
   if (!found.ok) return found;
   const lease = found.value;
-  if (remainingMs(lease.term, facts.now) === 0) return expired(lease);
   if (new Set(bindings.map(({ node }) => node)).size !== bindings.length)
     return refuse('node-list', 'a node is bound twice at once');
   for (const binding of bindings) {
@@ -244,7 +250,14 @@ export type Drain = {
   /** One for each node that has not certified. */
   readonly nonces: readonly DrainNonce[];
   /** Nodes whose binding does not fit the lease: their certificates will not count. */
-  readonly foreign: readonly { readonly node: NodeName; readonly problem: string }[];
+  readonly foreign: readonly ForeignNode[];
+};
+
+export type ForeignNode = {
+  readonly node: NodeName;
+  readonly problem: string;
+  /** What can be done about it, where something can. */
+  readonly cure: string | undefined;
 };
 
 const nonceOf = (seed: Uint8Array, node: NodeName): string =>
@@ -262,11 +275,11 @@ const drain = (lease: Lease, facts: RuleFacts, request: DrainRequest): LeaseDeci
       ? []
       : [{ kind: 'ask', lease: lease.number, nonces }];
   const fitting: NodeBinding[] = [];
-  const foreign: { node: NodeName; problem: string }[] = [];
+  const foreign: ForeignNode[] = [];
   for (const binding of request.bindings) {
     const fits = checkBinding(lease, binding);
     if (fits.ok) fitting.push(binding);
-    else foreign.push({ node: binding.node, problem: fits.message });
+    else foreign.push({ node: binding.node, problem: fits.message, cure: fits.facts.next });
   }
   const events = [...first, ...bindEvents(lease, fitting)];
   return decide(events, { lease: viewAfter(lease, events, facts), nonces, foreign });

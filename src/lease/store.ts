@@ -32,6 +32,7 @@ import {
   decideRecordMounts,
   decideRetry,
   type Expiries,
+  findRunning,
   type NodeBinding,
   type NodeCertificate,
   type NormaliseStart,
@@ -40,6 +41,7 @@ import {
   type ScopeResult,
 } from './rules.ts';
 import type { LeaseState, LeaseStatus } from './state.ts';
+import type { Now } from './term.ts';
 import { type LeaseView, viewLease } from './view.ts';
 
 export type LeaseStoreSettings = Pick<Settings, 'cluster' | 'pool' | 'lease'>;
@@ -225,16 +227,25 @@ export class LeaseStore {
    */
   async show(ref: LeaseRef): Promise<LeaseView> {
     const { state } = await this.#ports.log.read();
-    return viewLease(
-      unwrap(findLease(state, ref)),
-      nowOf(this.#ports, this.#settings, this.#ports.clock.wallMs(), NOT_MEASURED),
-    );
+    return viewLease(unwrap(findLease(state, ref)), this.#readersNow());
+  }
+
+  /** The same for a lease under which something is to start: throws 'lease-state' and 'lease-expired' as well. */
+  async showRunning(ref: LeaseRef): Promise<LeaseView> {
+    const { state } = await this.#ports.log.read();
+    const now = this.#readersNow();
+    const unchanged = 'nothing was started on any node';
+    return viewLease(unwrap(findRunning(state, now, ref), { unchanged }), now);
+  }
+
+  #readersNow(): Now {
+    return nowOf(this.#ports, this.#settings, this.#ports.clock.wallMs(), NOT_MEASURED);
   }
 
   /** All leases in any of the statuses, by number, read without a lock: they may be behind. */
   async list(statuses?: readonly LeaseStatus[]): Promise<readonly LeaseView[]> {
     const { state } = await this.#ports.log.read();
-    const now = nowOf(this.#ports, this.#settings, this.#ports.clock.wallMs(), NOT_MEASURED);
+    const now = this.#readersNow();
     const wanted = [...state.leases.values()].filter(
       ({ status }) => statuses === undefined || statuses.includes(status),
     );

@@ -309,7 +309,7 @@ export const launchJob = async (
   ports: LaunchPorts,
 ): Promise<LaunchResult> => {
   const { progress, settings } = context;
-  const found = await context.leases.show(requireLeaseRef(input.selection));
+  const found = await context.leases.showRunning(requireLeaseRef(input.selection));
   const ref: LeaseRef = { lease: found.lease };
   const nodes = chooseNodes(found, input.nodes);
   const steps = planSteps(input, nodes);

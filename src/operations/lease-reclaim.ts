@@ -1,7 +1,9 @@
 /** An operator attests that a node of a lease is fenced off. */
 import { XceError } from '../base/errors.ts';
+import { escapeText } from '../base/escape.ts';
 import type { NodeName } from '../base/ids.ts';
 import { commandFor } from '../lease/reference.ts';
+import type { ReclaimRequest } from '../lease/rules.ts';
 import type { LeaseView } from '../lease/view.ts';
 import { readLoginUid } from '../os/login-uid.ts';
 import { challengeNodes } from './challenge.ts';
@@ -41,14 +43,23 @@ const requireGone = async (context: Context, lease: LeaseView, name: NodeName): 
   });
 };
 
+/** The first word for a node stands until it certifies; whoever comes with another one is told. */
+const tellEarlier = (context: Context, lease: LeaseView, said: ReclaimRequest): void => {
+  const kept = lease.nodes.find(({ node }) => node === said.node)?.reclaim;
+  if (kept == null || (kept.by === said.by && kept.reason === said.reason)) return;
+  const when = new Date(kept.wallMs).toISOString();
+  context.tell(
+    `${said.node} was reclaimed before, by ${escapeText(kept.by)} at ${when}: ${escapeText(kept.reason)}; that stands, and nothing new was recorded`,
+  );
+};
+
 /** Throws 'node-unknown', 'lease-state' for a node that has certified or is not gone, and 'usage'. */
 export const reclaimNode = async (context: Context, input: ReclaimInput): Promise<LeaseView> => {
   const lease = await context.leases.show(requireLeaseRef(input.selection));
   await requireGone(context, lease, input.node);
-  const { result, notices } = await context.leases.reclaim(
-    { lease: lease.lease },
-    { node: input.node, by: input.by ?? (await findOperator(context)), reason: input.reason },
-  );
+  const { node, reason, by = await findOperator(context) } = input;
+  const { result, notices } = await context.leases.reclaim({ lease: lease.lease }, { node, by, reason });
   tellNotices(context, notices);
+  tellEarlier(context, result, { node, by, reason });
   return result;
 };

@@ -7,7 +7,7 @@ import { countOf } from '../base/count.ts';
 import { assert, type ErrorCode, XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
 import type { LeaseNumber, NodeName } from '../base/ids.ts';
-import { type Answer, askAll } from '../launch/fleet.ts';
+import { type Answer, askAll, tellFailures } from '../launch/fleet.ts';
 import type { DrainNonce, QuarantineCode } from '../lease/event.ts';
 import type { LeaseRef } from '../lease/reference.ts';
 import { commandFor } from '../lease/reference.ts';
@@ -44,39 +44,51 @@ type Missing = {
 const RAISE_EPOCH =
   'the node has seen a later epoch than this controller writes in: xce-sandbox lease verify; if the log is the newest, xce-sandbox lease takeover on the controller that is to write, until its epoch is the higher one';
 
-/** Records why the uid stays away from everybody, and says so. */
-const block = async (
-  context: Context,
-  ref: LeaseRef,
-  lease: LeaseView,
-  missing: readonly Missing[],
-): Promise<never> => {
+/** What the uid comes to, of a lease as it was before the release. */
+const keptUid = ({ uid, lease, status }: LeaseView): string =>
+  status === 'quarantined'
+    ? `uid ${uid} is kept in quarantine and will not be leased`
+    : `uid ${uid} stays with lease ${lease}, which is in quarantine now, and will not be leased to another`;
+
+/** Only an operator can know that a node which gives no answer is off, and gives none any more. */
+const reclaimAdvice = (lease: LeaseView, missing: readonly Missing[]): string => {
+  const silent = missing.flatMap(({ code, node }) => (code === 'node-unreachable' ? (node ?? []) : []));
+  const [first] = silent;
+  if (first === undefined) return '';
+  const node = silent.length === 1 ? first : 'NODE';
+  return `; for a node that is lost, once it is certainly off: ${commandFor('lease reclaim', lease)} --node ${node} --reason TEXT`;
+};
+
+/** Records why the uid stays away from everybody, and says so. `before` is the lease as the release found it. */
+const block = async (context: Context, before: LeaseView, missing: readonly Missing[]): Promise<never> => {
   const [first] = missing;
   if (first === undefined) throw new XceError('bug', 'a release is blocked by something');
-  const text = missing.map((one) => one.text).join('; ');
+  const { lease, uid } = before;
+  const text = tellFailures(
+    missing.map((one) => ({ message: one.text, facts: one.node === null ? {} : { at: one.node } })),
+  );
   const cures = [...new Set(missing.flatMap(({ cure }) => cure ?? []))];
-  const { notices } = await context.leases.quarantine(ref, { code: first.code, text, node: first.node });
+  const mend = cures.length === 0 ? 'mend this' : cures.join('; ');
+  const { notices } = await context.leases.quarantine(
+    { lease },
+    { code: first.code, text, node: first.node },
+  );
   tellNotices(context, notices);
-  throw new XceError('release-blocked', `lease ${lease.lease}: ${text}`, {
-    unchanged: `uid ${lease.uid} is kept in quarantine and will not be leased`,
-    next: `${cures.length === 0 ? 'mend this' : cures.join('; ')}, then: ${commandFor('lease release', { job: lease.job, attempt: lease.attempt })}`,
-    detail: { lease: lease.lease, uid: lease.uid, missing: missing.map(({ cure: _, ...one }) => one) },
+  throw new XceError('release-blocked', `lease ${lease}: ${text}`, {
+    unchanged: keptUid(before),
+    next: `${mend}, then: ${commandFor('lease release', before)}${reclaimAdvice(before, missing)}`,
+    detail: { lease, uid, missing: missing.map(({ cure: _, ...one }) => one) },
   });
 };
 
 /** Runs what looks at storage; a look that is refused blocks the release. */
-const orBlock = async <T>(
-  context: Context,
-  ref: LeaseRef,
-  lease: LeaseView,
-  look: () => T | Promise<T>,
-): Promise<T> => {
+const orBlock = async <T>(context: Context, before: LeaseView, look: () => T | Promise<T>): Promise<T> => {
   try {
     return await look();
   } catch (error) {
     if (!(error instanceof XceError) || error.code === 'bug') throw error;
     const code = error.code === 'mount-changed' ? error.code : 'normalise-refused';
-    return await block(context, ref, lease, [{ code, text: escapeText(error.message), node: null }]);
+    return await block(context, before, [{ code, text: escapeText(error.message), node: null }]);
   }
 };
 
@@ -137,22 +149,21 @@ const awaited = (lease: LeaseView): readonly NodeName[] =>
 /** Everything is done that can be done without the reclaimed nodes. */
 const waitForReturn = async (
   context: Context,
-  ref: LeaseRef,
-  lease: LeaseView,
+  before: LeaseView,
   nodes: readonly NodeName[],
 ): Promise<never> => {
+  const { lease, uid } = before;
   const names = `${nodes.length === 1 ? 'node' : 'nodes'} ${foldNodes(nodes)}`;
-  const text = `files are handed over; uid ${lease.uid} waits for ${names} to certify after its return`;
-  const { notices } = await context.leases.quarantine(ref, {
-    code: 'reclaimed',
-    text,
-    node: nodes[0] ?? null,
-  });
+  const text = `files are handed over; uid ${uid} waits for ${names} to certify after its return`;
+  const { notices } = await context.leases.quarantine(
+    { lease },
+    { code: 'reclaimed', text, node: nodes[0] ?? null },
+  );
   tellNotices(context, notices);
   throw new XceError('release-blocked', text, {
-    unchanged: `uid ${lease.uid} is kept in quarantine and will not be leased`,
-    next: `once it is back: ${commandFor('lease release', { job: lease.job, attempt: lease.attempt })}`,
-    detail: { lease: lease.lease, uid: lease.uid, waitsFor: nodes },
+    unchanged: keptUid(before),
+    next: `once it is back: ${commandFor('lease release', before)}`,
+    detail: { lease, uid, waitsFor: nodes },
   });
 };
 
@@ -183,11 +194,18 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
     if (recorded.result.askedAnew.length > 0) {
       throw new XceError('lease-state', `another release of lease ${lease.lease} has begun since this one`, {
         unchanged: 'the lease is left to that one',
-        next: commandFor('lease show', { job: lease.job, attempt: lease.attempt }),
+        next: commandFor('lease show', lease),
       });
     }
     const missing: readonly Missing[] = [
-      ...foreign.map(({ node, problem }): Missing => ({ code: 'certificate', text: problem, node })),
+      ...foreign.map(
+        ({ node, problem, cure }): Missing => ({
+          code: 'certificate',
+          text: problem,
+          node,
+          ...(cure === undefined ? {} : { cure }),
+        }),
+      ),
       ...answers
         .flatMap((answer) => (answer.ok ? [] : [asMissing(answer.error, answer.node)]))
         .filter(({ code, node }) => code !== 'node-unreachable' || !gone.has(node)),
@@ -195,7 +213,7 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
         ({ node, problem }): Missing => ({ code: 'certificate', text: problem, node }),
       ),
     ];
-    if (missing.length > 0) await block(context, ref, lease, missing);
+    if (missing.length > 0) await block(context, before, missing);
     return recorded.result.lease;
   });
 
@@ -204,18 +222,18 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
   tellNotices(context, begun.notices);
   const { proof } = begun.result;
   const roots: NormaliseReport[] = [];
-  const scopes = await orBlock(context, ref, certified, () => leaseScopes(context, certified));
+  const scopes = await orBlock(context, before, () => leaseScopes(context, certified));
   for (const scope of scopes) {
     roots.push(
       await progress.phase(`hand over ${scope.walkPath}`, async (update) => {
-        const { report, result } = await orBlock(context, ref, certified, () =>
+        const { report, result } = await orBlock(context, before, () =>
           handOverRoot(context, certified, scope, update),
         );
         if (result === undefined) {
           const why =
             report.refusal?.message ?? report.findings.find((one) => one.blocks)?.hint ?? 'inodes are left';
           const code = report.refusal?.code === 'mount-changed' ? 'mount-changed' : undefined;
-          return await block(context, ref, certified, [
+          return await block(context, before, [
             {
               code: code ?? (report.status === 'refused' ? 'normalise-refused' : 'normalise-partial'),
               text: `${escapeText(scope.walkPath)}: ${report.left} inodes left: ${why}`,
@@ -229,7 +247,7 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
     );
   }
   const missing = awaited(certified);
-  if (missing.length > 0) return await waitForReturn(context, ref, certified, missing);
+  if (missing.length > 0) return await waitForReturn(context, before, missing);
   const freed = await leases.free(ref);
   tellNotices(context, freed.notices);
   return {

@@ -125,12 +125,14 @@ describe('with workers that do not answer', () => {
 
   test('release keeps the uid in quarantine, and may be repeated', async () => {
     const refusal = { args: 'lease release --job 42', code: 'release-blocked', status: 69, inTurn: true };
+    const { stderr } = await host.xce(['lease', 'release', '--job', '42']);
+    expect(stderr).toMatch(/ {2}unchanged: uid 70000 stays with lease 1, which is in quarantine now/);
     await expectRefusal(host, {
       ...refusal,
       says: /uid 70000 is kept in quarantine .*\n {2}next: .*lease release --job 42/,
     });
     const { stdout } = await host.xce(['lease', 'list']);
-    expect(stdout).toMatch(/^1 +70000 +42 +0 +quarantined +- +n\[1-3\] +node-unreachable: n1: /m);
+    expect(stdout).toMatch(/^1 +70000 +42 +0 +quarantined +- +n\[1-3\] +node-unreachable: n\[1-3\]: /m);
     await expectRefusal(host, { args: 'lease renew --job 42', code: 'lease-state', status: 77 });
     await expectRefusal(host, { args: 'normalise --job 42', code: 'lease-state', status: 77 });
   });

@@ -64,7 +64,9 @@ describe('reclaim', () => {
       args: [...WORD, '--by', 'night shift'],
       stdout: /^state: +quarantined$/m,
     });
-    expect(stdout).toMatch(/^waits for: +reclaimed: the return of n2, reclaimed by night shift$/m);
+    expect(stdout).toMatch(
+      /^waits for: +reclaimed: certificate of n\[1,3\]; the return of n2, reclaimed by night shift$/m,
+    );
     expect(stdout).toMatch(/^reclaimed: +n2 by night shift at 20\d\d-\d\d-\d\dT[0-9:.]+Z: plug pulled$/m);
     await check(host, {
       args: 'lease list',
@@ -75,7 +77,11 @@ describe('reclaim', () => {
 
   test('of the same node again changes nothing, whoever says it', async () => {
     const before = host.snapshot(LOG_DIRECTORY);
-    await check(host, { args: WORD, stdout: /^reclaimed: +n2 by night shift at /m });
+    await check(host, {
+      args: WORD,
+      stdout: /^reclaimed: +n2 by night shift at /m,
+      stderr: /n2 was reclaimed before, by night shift at \S+: plug pulled; that stands/,
+    });
     expect(host.snapshot(LOG_DIRECTORY)).toEqual(before);
   });
 

@@ -271,6 +271,39 @@ describe('a launch', () => {
     expect(scene.journal).toEqual([]);
   });
 
+  test.each<[state: string, code: string, says: RegExp, prepare: (scene: Scene) => Promise<unknown>]>([
+    [
+      'whose time is over',
+      'lease-expired',
+      /the time of lease 1 .* is over/,
+      () => vi.advanceTimersByTimeAsync(60_000),
+    ],
+    [
+      'in quarantine',
+      'lease-state',
+      /is quarantined, not active/,
+      ({ leases }) => leases.quarantine(LEASE, { code: 'operator', text: 'x', node: null }),
+    ],
+    [
+      'that is being drained',
+      'lease-state',
+      /is draining, not active/,
+      ({ leases }) => leases.beginDrain(LEASE, []),
+    ],
+  ])('of a lease %s is refused before any node is asked', async (_, code, says, prepare) => {
+    const scene = await setUp();
+    await prepare(scene);
+    scene.journal.length = 0;
+    const { result } = await launch(scene);
+    const error = await errorOf(result);
+    expect(error).toMatchObject({ code, message: expect.stringMatching(says) });
+    expect(error.facts).toMatchObject({
+      unchanged: 'nothing was started on any node',
+      next: 'xce-sandbox lease release --job 42 --attempt 0',
+    });
+    expect(scene.journal).toEqual([]);
+  });
+
   test('of some nodes of the lease touches only those', async () => {
     const scene = await setUp();
     const { result } = await launch(scene, { nodes: 'n[3,1]' });

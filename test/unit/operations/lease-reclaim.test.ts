@@ -57,6 +57,21 @@ test('a node that answers in another boot, or does not answer, is reclaimed with
   expect(view.nodes[1]?.reclaim?.by).toMatch(/^(root|.* \(uid [0-9]+\)|uid [0-9]+)$/);
 });
 
+test('a second word for the same node is told that the first one stands', async () => {
+  const { context, at, told, log } = await setUpLost();
+  at('n2').die();
+  await reclaimNode(context, word);
+  await reclaimNode(context, word);
+  expect(told).toEqual([]);
+  const commits = log.records.length;
+  const view = await reclaimNode(context, { ...word, by: 'bob', reason: 'rack moved' });
+  expect(view.nodes[1]?.reclaim).toMatchObject({ by: 'alice', reason: 'power supply burnt' });
+  expect(log.records.length).toBe(commits);
+  expect(told).toEqual([
+    expect.stringMatching(/^n2 was reclaimed before, by alice at \S+Z: power supply burnt; that stands/),
+  ]);
+});
+
 describe('a release after a reclaim', () => {
   const setUpReclaimed = async () => {
     const scene = await setUpClean();

@@ -88,6 +88,26 @@ describe('a release', () => {
     expect(error.facts.detail).toMatchObject({ missing: [{ code: 'node-unreachable', node: 'n3' }] });
     expect(await status()).toEqual(['quarantined', 'node-unreachable', 'n3']);
     expect(asked('drain')).toEqual(['n1', 'n2']);
+    expect(error.facts.unchanged).toMatch(/^uid 70000 stays with lease 1, which is in quarantine now/);
+    expect(error.facts.next).toMatch(/; for a node that is lost.*: xce-sandbox lease reclaim .* --node n3 /);
+    const again = await errorOf(releaseLease(context, selection));
+    expect(again.facts.unchanged).toBe('uid 70000 is kept in quarantine and will not be leased');
+  });
+
+  test('without an answer of many nodes says each reason once, and keeps it so in the log', async () => {
+    const names = Array.from({ length: 100 }, (_, index) => `n${index + 1}`);
+    const { context, all, at, leases } = await setUpClean({ names });
+    for (const worker of all) if (worker.node !== 'n7') worker.die();
+    at('n7').on('drain', () => {
+      throw new XceError('node-dirty', 'lease 1: process 4711 sleep');
+    });
+    const error = await errorOf(releaseLease(context, selection));
+    const lost = 'n[1-6,8-100]';
+    const text = `${lost}: no connection to ${lost}: ECONNREFUSED; n7: lease 1: process 4711 sleep`;
+    expect(error.message).toBe(`lease 1: ${text}`);
+    expect(error.facts.next).toContain('--node NODE --reason TEXT');
+    expect((await leases.show(LEASE)).quarantine?.text).toBe(text);
+    expect(error.facts.detail).toMatchObject({ missing: { length: 100 } });
   });
 
   test.each<[string, Partial<CertificateClaims>, string]>([
@@ -123,6 +143,9 @@ describe('a release', () => {
     await leases.bind(LEASE, [{ ...at('n1').challenge(), workerKey: makeWorker().hex }]);
     const error = await errorOf(releaseLease(context, selection));
     expect(error.message).toMatch(/n1 answers with another worker key/);
+    expect(error.facts.next).toMatch(
+      /^if n1 was installed anew .*lease reclaim .* --node n1 --reason TEXT, then:/,
+    );
     expect(await status()).toEqual(['quarantined', 'certificate', 'n1']);
   });
 
