@@ -4,7 +4,7 @@
  */
 import { constants, type X509Certificate } from 'node:crypto';
 import { chmodSync, chownSync, lstatSync, type Stats, unlinkSync } from 'node:fs';
-import { createServer, connect as netConnect, type Server, type Socket } from 'node:net';
+import { createServer, isIP, connect as netConnect, type Server, type Socket } from 'node:net';
 import { dirname } from 'node:path';
 import {
   createSecureContext,
@@ -333,6 +333,31 @@ const unreachable = (address: string, error: unknown): XceError => {
   });
 };
 
+/** A name for which nothing gives an address; `why` is what the look-up came to. */
+const unresolved = (
+  code: 'worker-unreachable' | 'timeout',
+  target: { readonly host: string; readonly port: number },
+  why: string,
+  cause?: unknown,
+): XceError => {
+  const address = `${target.host} port ${target.port}`;
+  return new XceError(code, `cannot connect to ${address}: no address for that name here, ${why}`, {
+    at: address,
+    next: `getent ahosts ${target.host}`,
+    detail: { address },
+    ...(cause === undefined ? {} : { cause }),
+  });
+};
+
+/** What getaddrinfo says (ENOTFOUND, EAI_AGAIN); undefined for an error that is none of its. */
+const lookupFailureOf = (error: unknown): string | undefined =>
+  error instanceof Error && 'syscall' in error && error.syscall === 'getaddrinfo' && 'code' in error
+    ? String(error.code)
+    : undefined;
+
+const noConnection = (address: string, timeoutMs: number): XceError =>
+  new XceError('timeout', `no connection to ${address} within ${timeoutMs} ms`, { at: address });
+
 /** Settles with the socket once `event` comes, or destroys it and throws. */
 const awaitConnected = <S extends Socket>(
   socket: S,
@@ -340,6 +365,7 @@ const awaitConnected = <S extends Socket>(
   address: string,
   { timeoutMs, signal }: ConnectLimits,
   describe: (error: unknown) => XceError,
+  describeTimeout = (): XceError => noConnection(address, timeoutMs),
 ): Promise<S> =>
   new Promise((resolve, reject) => {
     const settle = (error: XceError | undefined): void => {
@@ -360,13 +386,7 @@ const awaitConnected = <S extends Socket>(
     const onError = (error: unknown): void => settle(describe(error));
     const onClose = (): void => settle(unreachable(address, new Error('the connection was closed')));
     const onAbort = (): void => settle(new XceError('cancelled', `connecting to ${address} was given up`));
-    const timer = setTimeout(
-      () =>
-        settle(
-          new XceError('timeout', `no connection to ${address} within ${timeoutMs} ms`, { at: address }),
-        ),
-      Math.min(timeoutMs, LIMITS.timerMsMax),
-    );
+    const timer = setTimeout(() => settle(describeTimeout()), Math.min(timeoutMs, LIMITS.timerMsMax));
     socket.once(event, onConnected);
     socket.on('error', onError);
     socket.once('close', onClose);
@@ -465,7 +485,25 @@ export const connectTlsSocket = (
     },
   });
   socket.setNoDelay(true);
-  return awaitConnected(socket, 'secureConnect', address, limits, (error) =>
-    describeTlsFailure(address, error),
+  const named = { host: target.address, port: target.port };
+  let isLookedUp = isIP(target.address) !== 0;
+  socket.once('lookup', () => {
+    isLookedUp = true;
+  });
+  return awaitConnected(
+    socket,
+    'secureConnect',
+    address,
+    limits,
+    (error) => {
+      const failure = lookupFailureOf(error);
+      return failure === undefined
+        ? describeTlsFailure(address, error)
+        : unresolved('worker-unreachable', named, `the look-up says ${failure}`, error);
+    },
+    () =>
+      isLookedUp
+        ? noConnection(address, limits.timeoutMs)
+        : unresolved('timeout', named, `the look-up has no answer within ${limits.timeoutMs} ms`),
   );
 };

@@ -1,7 +1,9 @@
+import { createSocket } from 'node:dgram';
+import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { faultsOf } from '../support/json-schema.ts';
-import { ALICE, CliHost, LOG_DIRECTORY, PKI_DIRECTORY } from './host.ts';
+import { ALICE, CliHost, CONFIG_PATH, configuration, LOG_DIRECTORY, PKI_DIRECTORY } from './host.ts';
 import { expectRefusal, wordsOf } from './transcript.ts';
 
 const eventSchema = JSON.parse(
@@ -112,6 +114,28 @@ describe('with workers that do not answer', () => {
     const table = await host.xce(['status']);
     expect(table.stdout).toMatch(/^pool: 1 of 100 uids leased\n\nLEASE /);
     expect(table.stdout).toMatch(/^n2 .* worker-unreachable /m);
+  });
+
+  test('names that the name server does not answer for hold no other one up, and are told alike', async () => {
+    const silent = createSocket('udp4').bind(53, '127.77.0.53');
+    await once(silent, 'listening');
+    const resolver = 'nameserver 127.77.0.53\noptions timeout:1 attempts:1\n';
+    const nodes = configuration({ 'nodes.hosts': 'x[1-40],n1' }).replace('= 2s', '= 10s');
+    const before = host.read(CONFIG_PATH);
+    try {
+      host.write('/etc/resolv.conf', resolver);
+      host.write(CONFIG_PATH, nodes);
+      const { stdout } = await host.xce(['status', '--json']);
+      const shown = JSON.parse(stdout) as { nodes: { node: string; error: { message: string } }[] };
+      const said = new Set(shown.nodes.map(({ node, error }) => error.message.replaceAll(node, 'NODE')));
+      expect([...said]).toEqual([
+        'NODE: cannot connect to NODE port 7713: no address for that name here, the look-up says EAI_AGAIN',
+        'NODE: cannot connect to NODE port 7713: ECONNREFUSED',
+      ]);
+    } finally {
+      host.write(CONFIG_PATH, before);
+      silent.close();
+    }
   });
 
   test('stop is not done', async () => {
