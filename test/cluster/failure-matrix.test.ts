@@ -37,9 +37,13 @@ beforeAll(async () => {
   await mustRun(['mkdir', storage]);
   await mustRun(['mount', '-t', 'tmpfs', '-o', 'size=16m,mode=0711', 'storage', storage]);
   site = await Site.start({
-    binds: [[storage, WORKSPACE]],
+    binds: [
+      [storage, WORKSPACE],
+      ['/dev/fuse', '/dev/fuse'],
+    ],
   });
   [n1, n2, n3] = site.workers as [Node, Node, Node];
+  await site.compile('silent-fs');
 });
 afterAll(async () => {
   await site?.down();
@@ -261,6 +265,18 @@ describe('a command that is killed', () => {
     }
     await kill(release);
   };
+  test('in drain leaves what the next release ends', async () => {
+    const id = nextJob();
+    const leased = await allocate(id, 'n1,n2');
+    // Its end takes as long as the stop timeout lets it.
+    const running = await launchOn(site, id, ['n2'], 'trap "" TERM; sleep 300 & wait; wait');
+    await killRelease(id, 1);
+    expect(await site.json('lease', 'show', '--job', id)).toMatchObject({ status: 'draining' });
+    await expectFreed(id, leased.uid);
+    await expectEnd(running, /n2/);
+    await expectNothing(site.workers, leased);
+  });
+
   test('in normalise leaves what the next release ends', async () => {
     const leaseWithFiles = async (): Promise<readonly [id: string, leased: Allocated]> => {
       const id = nextJob();
@@ -345,4 +361,83 @@ describe('systemd that does not take', () => {
     await removeDropIn(n2);
     await expectFreed(id, leased.uid);
   });
+});
+
+describe('a disk that is full', () => {
+  /** Writes into a file until nothing more goes in. */
+  const fill = (path: string, name = 'ballast'): string =>
+    `dd if=/dev/zero of=${path}/${name} bs=1k; test -e ${path}/${name}`;
+
+  test('with the workspace of a job refuses its launch; once there is room it runs', async () => {
+    const id = nextJob();
+    const leased = await allocate(id, 'n1,n2');
+    const inodes = (await mustRun(['df', '--output=iused', storage])).stdout
+      .toString()
+      .trim()
+      .split('\n')
+      .at(-1);
+    await mustRun(['mount', '-o', `remount,nr_inodes=${Number(inodes)}`, storage]);
+    await expectEnd(await spawnLaunch(site, ['--job', id, '--', 'true']), /n\[1-2\]: .*ENOSPC/);
+    await expectNothing(site.workers, leased);
+    await mustRun(['mount', '-o', 'remount,nr_inodes=100000', storage]);
+    const end = await site.run(['launch', '--job', id, '--nodes', 'n1', '--', 'sh', '-c', fill('.')]);
+    expect(end.stderr).toContain('No space left on device');
+    await expectFreed(id, leased.uid);
+    await mustRun(['rm', '-rf', join(storage, `main/${id}.0`)]);
+  });
+
+  test('with the state of a worker refuses a prepare, keeps no job running and no end from happening', async () => {
+    const id = nextJob();
+    const leased = await allocate(id, 'n1,n2');
+    const state = '/var/lib/xce-sandbox';
+    await n2.must(['systemctl', 'stop', 'xce-sandbox-worker.service']);
+    const small = `cp -a ${state} /root/state && mount -t tmpfs -o size=256k,mode=0700 state ${state} && cp -a /root/state/. ${state}`;
+    await n2.must(['sh', '-c', small]);
+    await n2.must(['systemctl', 'start', 'xce-sandbox-worker.service']);
+
+    await n2.must(['sh', '-c', fill(state)]);
+    await expectEnd(await spawnLaunch(site, ['--job', id, '--', 'true']), /n2: .*ENOSPC/);
+    await expectNothing(site.workers, leased);
+    await n2.must(['rm', `${state}/ballast`]);
+
+    const running = await launchOn(site, id, ['n1', 'n2']);
+    await n2.must(['sh', '-c', fill(state)]);
+    running.child.kill('SIGTERM');
+    await expectEnd(running, /SIGTERM/);
+    for (const node of site.workers) expect(await processesOf(node, leased.uid)).toBe('');
+    // Where the end of the launch has made room.
+    await n2.must(['sh', '-c', fill(state, 'more')]);
+    await expectBlocked(id, /n2: .*ENOSPC/);
+    await n2.must(['rm', `${state}/ballast`, `${state}/more`]);
+    await expectFreed(id, leased.uid);
+    await n2.must(['systemctl', 'stop', 'xce-sandbox-worker.service']);
+    await n2.must(['sh', '-c', `rm -rf /root/state && cp -a ${state} /root/state && umount ${state}`]);
+    await n2.must(['sh', '-c', `cp -a /root/state/. ${state}`]);
+    await n2.must(['systemctl', 'start', 'xce-sandbox-worker.service']);
+  });
+});
+
+test('a process that outlives SIGKILL keeps its node dirty and the lease, until it goes', async () => {
+  const id = nextJob();
+  const leased = await allocate(id, 'n1,n2');
+  await n2.must(['mkdir', '-p', '/mnt/silent']);
+  const storageThatIsGone = await n2.spawn(['/shared/bin/silent-fs', '/mnt/silent']);
+  await new Promise((resolve) => storageThatIsGone.stdout.once('data', resolve));
+  const script = 'test "$XCE_NODE" = n1 && exec sleep 300; exec cat /mnt/silent/x';
+  const running = await launchOn(site, id, ['n1', 'n2'], script);
+  const stuck = `until grep -q request_wait /proc/$(pgrep -u ${leased.uid} cat)/wchan; do sleep 0.1; done`;
+  await n2.must(['timeout', '60', 'sh', '-c', stuck]);
+
+  running.child.kill('SIGTERM');
+  await expectEnd(running, /could not be stopped: n2: /);
+  expect(await processesOf(n1, leased.uid)).toBe('');
+  await expectBlocked(id, /n2: lease [0-9]+: process pid [0-9]+: cat \/mnt\/silent\/x/);
+  expect(await stateOf(n2, leased.lease)).toBe('dirty');
+  expect((await site.run(['launch', '--job', id, '--', 'true'])).status).toBe(125);
+
+  storageThatIsGone.kill('SIGKILL');
+  await storageThatIsGone.ended;
+  await n2.must(['umount', '/mnt/silent']);
+  await expectFreed(id, leased.uid);
+  await expectNothing(site.workers, leased);
 });
