@@ -35,7 +35,11 @@ import { workerVerbs } from './verbs.ts';
 /** A step's unit, as sandbox/names.ts makes it. */
 const STEP_UNIT = /\.step\.([a-z0-9]{1,16})\.service$/;
 
-export type WorkerParts = { readonly server: RpcServer; readonly supervisor: Supervisor };
+export type WorkerParts = {
+  readonly server: RpcServer;
+  readonly supervisor: Supervisor;
+  readonly counts: Counts;
+};
 
 /** Certificates change while the worker runs; whoever connects takes the present one. */
 export type IdentityHolder = { identity: Identity };
@@ -140,5 +144,5 @@ export const assemble = (
       if (taken !== undefined) write(taken);
     },
   });
-  return { server, supervisor };
+  return { server, supervisor, counts };
 };

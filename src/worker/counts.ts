@@ -61,6 +61,12 @@ export class Counts implements ServerMeter {
   readonly #stepsStarted = new Series();
   readonly #stepsEnded = new Series();
   #open = 0;
+  #changes = 0;
+
+  /** Changes whenever somebody asks for something, and when that has been answered. */
+  get asked(): number {
+    return this.#changes;
+  }
 
   request(verb: Verb | '-', code: ErrorCode | 'ok'): void {
     this.#requests.add({ verb, code }, 1);
@@ -68,6 +74,7 @@ export class Counts implements ServerMeter {
 
   open(change: 1 | -1): void {
     this.#open += change;
+    this.#changes += 1;
   }
 
   connection(listener: ListenerKind, change: 1 | -1): void {

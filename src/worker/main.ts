@@ -12,6 +12,7 @@ import type { Settings } from '../config/settings.ts';
 import { systemConfigPorts, workingDirectory } from '../os/config-ports.ts';
 import { isStderrJournal, sendToJournal } from '../os/journal-socket.ts';
 import { findPackage } from '../os/package-root.ts';
+import { giveBackFilePages } from '../os/resident.ts';
 import { catchStrays } from '../os/scope.ts';
 import { notifyServiceManager, readWatchdogMs } from '../os/service-manager.ts';
 import { adoptSockets } from '../os/sockets.ts';
@@ -120,11 +121,34 @@ const untilTold = (): Promise<string> =>
     for (const signal of ['SIGTERM', 'SIGINT'] as const) process.once(signal, () => resolve(signal));
   });
 
-/** Keeps the service manager's watchdog content: the worker's only regular wake-up. */
-const keepWatchdog = (): NodeJS.Timeout | undefined => {
+/**
+ * Keeps the service manager's watchdog content: the worker's only regular wake-up. One after which nobody has asked for
+ * anything gives back memory, once.
+ */
+const keepWatchdog = (asked: () => number): NodeJS.Timeout | undefined => {
   const intervalMs = readWatchdogMs(process.env, process.pid);
   if (intervalMs === undefined) return undefined;
-  return setInterval(() => tell(['WATCHDOG=1']), Math.max(1, Math.floor(intervalMs / 2)));
+  let last = asked();
+  let isResting = false;
+  return setInterval(
+    () => {
+      tell(['WATCHDOG=1']);
+      const now = asked();
+      const isIdle = now === last;
+      last = now;
+      if (isIdle && !isResting) rest();
+      isResting = isIdle;
+    },
+    Math.max(1, Math.floor(intervalMs / 2)),
+  );
+};
+
+const rest = (): void => {
+  try {
+    giveBackFilePages();
+  } catch (error) {
+    report({ level: 'fault', message: messageOf(error) });
+  }
 };
 
 const tell = (assignments: readonly string[]): void => {
@@ -164,7 +188,7 @@ const run = async (configPath: string | undefined): Promise<void> => {
   const holder = { identity };
   const backend = createSystemdBackend(settings);
   await backend.checkHost();
-  const { server, supervisor } = assemble(settings, holder, backend, write);
+  const { server, supervisor, counts } = assemble(settings, holder, backend, write);
   await supervisor.reconcile();
   const listening = await listen(server, settings, identity);
   hangUps.attend(() => {
@@ -174,7 +198,7 @@ const run = async (configPath: string | undefined): Promise<void> => {
       report({ level: 'fault', message: `SIGHUP: the certificates in use stay: ${messageOf(error)}` });
     }
   });
-  const watchdog = keepWatchdog();
+  const watchdog = keepWatchdog(() => counts.asked);
   tell(['READY=1', `STATUS=node ${settings.worker.node}, instance ${settings.cluster.instance}`]);
 
   const signal = await told;

@@ -82,6 +82,8 @@ const expectBlocked = async (id: string, cause: RegExp): Promise<void> => {
   const shown = await site.must('lease', 'show', '--job', id);
   expect(shown).toMatch(/^state: +quarantined$/m);
   expect(/^waits for: .*$/m.exec(shown)?.[0]).toMatch(cause);
+  const lines = (await site.must('status', '--nodes', 'n1')).split('\n');
+  expect(lines.find((line) => line.split(/ +/)[2] === id)).toMatch(cause);
 };
 
 const expectFreed = async (id: string, uid: number): Promise<void> => {
@@ -265,15 +267,19 @@ describe('a command that is killed', () => {
     }
     await kill(release);
   };
-  test('in drain leaves what the next release ends', async () => {
+  test('in drain ends a launch, which says so, and leaves what the next release ends', async () => {
     const id = nextJob();
-    const leased = await allocate(id, 'n1,n2');
+    // A worker that was not asked to drain before its controller died: the launch cannot renew.
+    const leased = await allocate(id, 'n1,n2', '15s');
     // Its end takes as long as the stop timeout lets it.
     const running = await launchOn(site, id, ['n2'], 'trap "" TERM; sleep 300 & wait; wait');
     await killRelease(id, 1);
     expect(await site.json('lease', 'show', '--job', id)).toMatchObject({ status: 'draining' });
+    const waits = /^waits for: +certificate of n\[1-2\]$/m;
+    expect(await site.must('lease', 'show', '--job', id)).toMatch(waits);
+    await expectEnd(running, /n2|draining/);
+    for (const node of site.workers) expect(await processesOf(node, leased.uid)).toBe('');
     await expectFreed(id, leased.uid);
-    await expectEnd(running, /n2/);
     await expectNothing(site.workers, leased);
   });
 
@@ -311,7 +317,7 @@ describe('systemd that does not take', () => {
       'a masked name',
       (unit) => n2.must(['systemctl', 'mask', '--runtime', unit]),
       (unit) => n2.must(['systemctl', 'unmask', '--runtime', unit]),
-      /n2: Unit .* was already loaded or has a fragment file/,
+      /n2: unit xce-main-\S*\.anchor\.service is masked/,
     ],
     [
       'a setting that cannot be kept',
@@ -365,22 +371,28 @@ describe('systemd that does not take', () => {
 
 describe('a disk that is full', () => {
   /** Writes into a file until nothing more goes in. */
-  const fill = (path: string, name = 'ballast'): string =>
-    `dd if=/dev/zero of=${path}/${name} bs=1k; test -e ${path}/${name}`;
+  const fill = (path: string): string => `dd if=/dev/zero of=${path} bs=1k; test -e ${path}`;
+  const iused = async (argv: (...words: string[]) => Promise<string>, path: string): Promise<string> =>
+    (await argv('df', '--output=iused', path)).trim().split('\n').at(-1)?.trim() ?? '';
+  /** From now on nobody makes a file in a tmpfs of the node. */
+  const shut = async (node: Node, path: string): Promise<void> => {
+    const used = await iused((...words) => node.must(words), path);
+    await node.must(['mount', '-o', `remount,nr_inodes=${used}`, path]);
+  };
+  const open = (node: Node, path: string): Promise<string> =>
+    node.must(['mount', '-o', 'remount,nr_inodes=800000', path]);
 
-  test('with the workspace of a job refuses its launch; once there is room it runs', async () => {
+  test('with the workspace of a job refuses its launch, and what does not fit is for the job to say', async () => {
     const id = nextJob();
     const leased = await allocate(id, 'n1,n2');
-    const inodes = (await mustRun(['df', '--output=iused', storage])).stdout
-      .toString()
-      .trim()
-      .split('\n')
-      .at(-1);
-    await mustRun(['mount', '-o', `remount,nr_inodes=${Number(inodes)}`, storage]);
+    const used = await iused(async (...words) => (await mustRun(words)).stdout.toString(), storage);
+    await mustRun(['mount', '-o', `remount,nr_inodes=${used}`, storage]);
     await expectEnd(await spawnLaunch(site, ['--job', id, '--', 'true']), /n\[1-2\]: .*ENOSPC/);
     await expectNothing(site.workers, leased);
     await mustRun(['mount', '-o', 'remount,nr_inodes=100000', storage]);
-    const end = await site.run(['launch', '--job', id, '--nodes', 'n1', '--', 'sh', '-c', fill('.')]);
+    const ballast = ['dd', 'if=/dev/zero', 'of=ballast', 'bs=1k'];
+    const end = await site.run(['launch', '--job', id, '--nodes', 'n1', '--', ...ballast]);
+    expect(end.status).toBe(1);
     expect(end.stderr).toContain('No space left on device');
     await expectFreed(id, leased.uid);
     await mustRun(['rm', '-rf', join(storage, `main/${id}.0`)]);
@@ -390,30 +402,45 @@ describe('a disk that is full', () => {
     const id = nextJob();
     const leased = await allocate(id, 'n1,n2');
     const state = '/var/lib/xce-sandbox';
+    const ballast = `${state}/ballast`;
     await n2.must(['systemctl', 'stop', 'xce-sandbox-worker.service']);
     const small = `cp -a ${state} /root/state && mount -t tmpfs -o size=256k,mode=0700 state ${state} && cp -a /root/state/. ${state}`;
     await n2.must(['sh', '-c', small]);
     await n2.must(['systemctl', 'start', 'xce-sandbox-worker.service']);
 
-    await n2.must(['sh', '-c', fill(state)]);
+    await n2.must(['sh', '-c', fill(ballast)]);
     await expectEnd(await spawnLaunch(site, ['--job', id, '--', 'true']), /n2: .*ENOSPC/);
     await expectNothing(site.workers, leased);
-    await n2.must(['rm', `${state}/ballast`]);
+    await n2.must(['rm', ballast]);
 
     const running = await launchOn(site, id, ['n1', 'n2']);
-    await n2.must(['sh', '-c', fill(state)]);
+    await n2.must(['sh', '-c', fill(ballast)]);
+    await expectEnd(await spawnLaunch(site, ['--job', id, '--', 'true']), /n2: .*ENOSPC/);
+    expect(await processesOf(n2, leased.uid)).toContain('sleep 300');
     running.child.kill('SIGTERM');
     await expectEnd(running, /SIGTERM/);
     for (const node of site.workers) expect(await processesOf(node, leased.uid)).toBe('');
     // Where the end of the launch has made room.
-    await n2.must(['sh', '-c', fill(state, 'more')]);
+    await n2.must(['sh', '-c', fill(`${state}/more`)]);
     await expectBlocked(id, /n2: .*ENOSPC/);
-    await n2.must(['rm', `${state}/ballast`, `${state}/more`]);
+    await n2.must(['rm', ballast, `${state}/more`]);
     await expectFreed(id, leased.uid);
     await n2.must(['systemctl', 'stop', 'xce-sandbox-worker.service']);
     await n2.must(['sh', '-c', `rm -rf /root/state && cp -a ${state} /root/state && umount ${state}`]);
     await n2.must(['sh', '-c', `cp -a /root/state/. ${state}`]);
     await n2.must(['systemctl', 'start', 'xce-sandbox-worker.service']);
+  });
+
+  test('with /run of a node starts no step on any, and keeps no end from happening', async () => {
+    const id = nextJob();
+    const leased = await allocate(id, 'n1,n2');
+    expect((await site.run(['launch', '--job', id, '--', 'true'])).status).toBe(0);
+    await shut(n2, '/run');
+    await expectEnd(await spawnLaunch(site, ['--job', id, '--', 'sleep', '300']), /n2: .*ENOSPC/);
+    for (const node of site.workers) expect(await processesOf(node, leased.uid)).toBe('');
+    await expectFreed(id, leased.uid);
+    await open(n2, '/run');
+    await expectNothing(site.workers, leased);
   });
 });
 
@@ -434,6 +461,10 @@ test('a process that outlives SIGKILL keeps its node dirty and the lease, until 
   await expectBlocked(id, /n2: lease [0-9]+: process pid [0-9]+: cat \/mnt\/silent\/x/);
   expect(await stateOf(n2, leased.lease)).toBe('dirty');
   expect((await site.run(['launch', '--job', id, '--', 'true'])).status).toBe(125);
+  const other = nextJob();
+  const { uid } = await allocate(other, 'n1,n2');
+  expect(uid).not.toBe(leased.uid);
+  await expectFreed(other, uid);
 
   storageThatIsGone.kill('SIGKILL');
   await storageThatIsGone.ended;

@@ -14,6 +14,7 @@ const MANAGER = `${SYSTEMD}.Manager`;
 const UNIT = `${SYSTEMD}.Unit`;
 const SERVICE = `${SYSTEMD}.Service`;
 const PROPERTIES = 'org.freedesktop.DBus.Properties';
+const UNIT_EXISTS = `${SYSTEMD}.UnitExists`;
 const TO_MANAGER = { destination: SYSTEMD, path: MANAGER_PATH, interface: MANAGER } as const;
 /**
  * Signals that are heard: changes of any unit, and that systemd leaves the bus or is back. Not one rule for each unit
@@ -231,6 +232,26 @@ export class Systemd {
     });
   }
 
+  /** Has systemd make a unit and start it. Of a name that is masked systemd only says that there is such a unit. */
+  async #make(
+    { name, properties }: UnitDraft,
+    further: readonly DbusValue[],
+    fds: readonly number[] = [],
+  ): Promise<void> {
+    try {
+      await this.#call('StartTransientUnit', 'ssa(sv)a(sa(sv))', [name, 'fail', properties, further], fds);
+    } catch (error) {
+      if (busErrorOf(error) !== UNIT_EXISTS || (await this.readUnit(name)).loadState !== 'masked')
+        throw error;
+      throw new XceError('systemd', `unit ${name} is masked`, {
+        at: name,
+        next: `systemctl unmask ${name}; systemctl unmask --runtime ${name}`,
+        detail: { busError: UNIT_EXISTS },
+        cause: error,
+      });
+    }
+  }
+
   /**
    * Makes a transient unit and waits until it has started, or has not. The unit stays in memory, with its results,
    * until it is released or this process ends; the caller closes the watch. `fds` are for `h` properties. Throws
@@ -240,13 +261,13 @@ export class Systemd {
     const watch = await this.watch(draft.name);
     try {
       const properties = [...draft.properties, ['AddRef', variant('b', true)] as const];
-      await this.#call('StartTransientUnit', 'ssa(sv)a(sa(sv))', [draft.name, 'fail', properties, []], fds);
+      await this.#make({ ...draft, properties }, [], fds);
       return { watch, hasStarted: await this.#awaitStart(draft.name, watch) };
     } catch (error) {
       watch.close();
       // systemd may have made the unit and refused to start it. A name that was taken is not ours to let go.
       const name = busErrorOf(error);
-      if (name !== undefined && name !== `${SYSTEMD}.UnitExists`) await this.release(draft.name);
+      if (name !== undefined && name !== UNIT_EXISTS) await this.release(draft.name);
       throw error;
     }
   }
@@ -255,12 +276,7 @@ export class Systemd {
   async startTimer(timer: UnitDraft, service: UnitDraft): Promise<void> {
     const watch = await this.watch(timer.name);
     try {
-      await this.#call('StartTransientUnit', 'ssa(sv)a(sa(sv))', [
-        timer.name,
-        'fail',
-        timer.properties,
-        [[service.name, service.properties]],
-      ]);
+      await this.#make(timer, [[service.name, service.properties]]);
       if (!(await this.#awaitStart(timer.name, watch))) {
         throw new XceError('systemd', `${timer.name} did not start`);
       }
@@ -271,7 +287,7 @@ export class Systemd {
 
   /** Makes a slice. It needs no waiting: what is put into it is started after it. */
   async startSlice(slice: UnitDraft): Promise<void> {
-    await this.#call('StartTransientUnit', 'ssa(sv)a(sa(sv))', [slice.name, 'fail', slice.properties, []]);
+    await this.#make(slice, []);
   }
 
   /** Starts a unit and waits for it. Throws XceError 'systemd'. */

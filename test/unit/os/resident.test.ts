@@ -1,0 +1,38 @@
+import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { expect, test } from 'vitest';
+import { giveBackFilePages, listFilePages } from '../../../src/os/resident.ts';
+
+const mapping = (head: string, anonymousKiB: number): string =>
+  `${head}\nSize:   8 kB\nAnonymous:   ${anonymousKiB} kB\nVmFlags: rd ex mr mw me\n`;
+
+test('only pages of files that can be read again are given back', () => {
+  const smaps = [
+    mapping('7f0000001000-7f0000003000 r-xp 00001000 08:01 17 /usr/lib/node.so', 0),
+    mapping('7f0000003000-7f0000004000 r--p 00003000 08:01 17 /usr/lib/node.so', 0),
+    // Relocated, writable, of a shared mapping, of nobody, of the kernel.
+    mapping('7f0000004000-7f0000006000 r--p 00004000 08:01 17 /usr/lib/node.so', 4),
+    mapping('7f0000006000-7f0000008000 rw-p 00006000 08:01 17 /usr/lib/node.so', 0),
+    mapping('7f0000008000-7f000000a000 r--s 00000000 08:01 18 /run/shared', 0),
+    mapping('7f000000a000-7f000000c000 r-xp 00000000 00:00 0 ', 0),
+    mapping('7f000000c000-7f000000e000 r-xp 00000000 00:00 0                          [vdso]', 0),
+  ].join('');
+  expect(listFilePages(smaps)).toEqual([
+    { start: 0x7f00_0000_1000, bytes: 0x2000 },
+    { start: 0x7f00_0000_3000, bytes: 0x1000 },
+  ]);
+});
+
+test('a process goes on as before with less of its program in memory', () => {
+  const residentKiB = (): number =>
+    Number(/^RssFile:\s+(\d+) kB$/m.exec(readFileSync('/proc/self/status', 'latin1'))?.[1]);
+  const work = (): string =>
+    createHash('sha256')
+      .update('x'.repeat(1 << 16))
+      .digest('hex');
+  const expected = work();
+  const before = residentKiB();
+  giveBackFilePages();
+  expect(residentKiB()).toBeLessThan(before - 4096);
+  expect(work()).toBe(expected);
+});
