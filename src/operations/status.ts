@@ -1,6 +1,8 @@
+import { countOf } from '../base/count.ts';
+import { type ErrorCode, XceError } from '../base/errors.ts';
 import { isInRange } from '../base/id-range.ts';
 import type { NodeName } from '../base/ids.ts';
-import { askAll } from '../launch/fleet.ts';
+import { askAll, tellFailures } from '../launch/fleet.ts';
 import type { LeaseView } from '../lease/view.ts';
 import { parseNodeList } from '../nodes/hostlist.ts';
 import { requireNodes } from '../nodes/resolve.ts';
@@ -16,7 +18,7 @@ export type NodeStatus =
   | {
       readonly node: NodeName;
       readonly reachable: false;
-      readonly error: { readonly code: string; readonly message: string };
+      readonly error: { readonly code: ErrorCode; readonly message: string };
     };
 
 export type StatusResult = {
@@ -25,7 +27,7 @@ export type StatusResult = {
   readonly nodes: readonly NodeStatus[];
 };
 
-/** Leases as the log has them, and what each worker has on its node. */
+/** Leases as the log has them, and what each worker has on its node. No answer is no error here: see requireAnswers. */
 export const readStatus = async (context: Context, nodeText: string | undefined): Promise<StatusResult> => {
   const { settings, fleet, leases, progress } = context;
   const { hosts } = settings.nodes;
@@ -53,4 +55,28 @@ export const readStatus = async (context: Context, nodeText: string | undefined)
           },
     ),
   };
+};
+
+/**
+ * Throws what the first node failed with unless every node that matters has answered: one that was asked for by name,
+ * one that has not certified for a lease, and where none of them answers at all, any.
+ */
+export const requireAnswers = (result: StatusResult, wereNamed: boolean): void => {
+  const held = new Set(
+    result.leases.flatMap(({ nodes }) => nodes.flatMap(({ node, certified }) => (certified ? [] : [node]))),
+  );
+  const isAlone = result.nodes.every(({ reachable }) => !reachable);
+  const silent = result.nodes.flatMap((status) =>
+    !status.reachable && (wereNamed || isAlone || held.has(status.node)) ? [status] : [],
+  );
+  const [first] = silent;
+  if (first === undefined) return;
+  const reasons = tellFailures(
+    silent.map(({ node, error }) => ({ message: error.message, facts: { at: node } })),
+  );
+  throw new XceError(first.error.code, `no answer of ${countOf(silent.length, 'node')}: ${reasons}`, {
+    unchanged: 'this command only looks',
+    next: 'on the node: systemctl status xce-sandbox-worker',
+    detail: result,
+  });
 };

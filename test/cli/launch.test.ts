@@ -98,10 +98,17 @@ describe('launch says 125 for everything that is not the job', () => {
 });
 
 describe('with workers that do not answer', () => {
-  test('status still shows the leases, and which nodes are silent', async () => {
+  /** The document of a status that no node answers. */
+  const silentStatus = async (): Promise<{ detail: unknown; message: string }> => {
     const { status, stdout } = await host.xce(['status', '--json']);
-    expect(status).toBe(0);
-    const shown = JSON.parse(stdout) as {
+    expect(status).toBe(69);
+    return (JSON.parse(stdout) as { error: { detail: unknown; message: string } }).error;
+  };
+
+  test('status still shows the leases, and which nodes are silent', async () => {
+    const { detail, message } = await silentStatus();
+    expect(message).toBe('no answer of 3 nodes: cannot connect to n[1-3] port 7713: ECONNREFUSED');
+    const shown = detail as {
       leases: unknown[];
       pool: unknown;
       nodes: { node: string; reachable: boolean; error: { code: string } }[];
@@ -112,6 +119,7 @@ describe('with workers that do not answer', () => {
       ['n1', 'n2', 'n3'].map((node) => [node, 'worker-unreachable']),
     );
     const table = await host.xce(['status']);
+    expect(table.status).toBe(69);
     expect(table.stdout).toMatch(/^pool: 1 of 100 uids leased\n\nLEASE /);
     expect(table.stdout).toMatch(/^n2 .* worker-unreachable /m);
   });
@@ -125,8 +133,8 @@ describe('with workers that do not answer', () => {
     try {
       host.write('/etc/resolv.conf', resolver);
       host.write(CONFIG_PATH, nodes);
-      const { stdout } = await host.xce(['status', '--json']);
-      const shown = JSON.parse(stdout) as { nodes: { node: string; error: { message: string } }[] };
+      const { detail } = await silentStatus();
+      const shown = detail as { nodes: { node: string; error: { message: string } }[] };
       const said = new Set(shown.nodes.map(({ node, error }) => error.message.replaceAll(node, 'NODE')));
       expect([...said]).toEqual([
         'NODE: cannot connect to NODE port 7713: no address for that name here, the look-up says EAI_AGAIN',

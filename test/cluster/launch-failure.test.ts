@@ -18,8 +18,8 @@ let site: Site;
 let job = 100;
 
 const NODES = ['n1', 'n2', 'n3'] as const;
-/** From the event to the end of the launch, everywhere. */
-const END_MS_MAX = 10_000;
+/** From the event to the end of the launch, everywhere, on a machine that is busy; the jobs would last four times as long. */
+const END_MS_MAX = 30_000;
 
 beforeAll(async () => {
   site = await Site.start();
@@ -257,18 +257,19 @@ test('SIGKILL of a release leaves a state that the next release ends', async () 
 test('the deadline ends a sandbox whose worker is dead', async () => {
   const id = nextJob();
   const { uid } = await site.json<{ uid: number }>(
-    ...['lease', 'allocate', '--job', id, '--submitter', '1001', '--nodes', 'n1', '--ttl', '6s'],
+    ...['lease', 'allocate', '--job', id, '--submitter', '1001', '--nodes', 'n1', '--ttl', '15s'],
   );
   const n1 = site.cluster.node('n1');
-  const { child, shows } = await spawnLaunch(site, ['--job', id, '--', 'sh', '-c', 'echo up; exec sleep 60']);
+  const { child, shows } = await spawnLaunch(site, ['--job', id, '--', 'sh', '-c', 'echo up; exec sleep 300']);
   await shows('up');
   await killWorkerForGood(n1);
   expect((await child.ended).exitCode).toBe(125);
-  await awaitNoProcess(n1, uid, 20);
+  await awaitNoProcess(n1, uid, 60);
   const blocked = await site.run(['lease', 'release', '--job', id]);
   expect(blocked.status).toBe(69);
   expect(blocked.stderr).toMatch(/^xce-sandbox: lease [0-9]+: n1: .*ECONNREFUSED.* \[release-blocked\]$/m);
   expect(await site.must('lease', 'show', '--job', id)).toMatch(/^waits for: +node-unreachable: n1: /m);
-  expect(await site.must('status', '--nodes', 'n1')).toMatch(/^n1 .* worker-unreachable /m);
+  const shown = await site.run(['status', '--nodes', 'n1']);
+  expect([shown.status, shown.stdout]).toEqual([69, expect.stringMatching(/^n1 .* worker-unreachable /m)]);
   await reviveWorker(n1);
 });

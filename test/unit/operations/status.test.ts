@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { readStatus } from '../../../src/operations/status.ts';
+import { readStatus, requireAnswers } from '../../../src/operations/status.ts';
 import { errorOf, setUp, useFakeTime } from './scene.ts';
 
 beforeEach(useFakeTime);
@@ -45,4 +45,35 @@ test('a status of some nodes asks only those, and of an unknown one nobody', asy
   expect(asked('status')).toEqual(['n3']);
   expect((await errorOf(readStatus(context, 'n[3-4]'))).code).toBe('node-unknown');
   expect(asked('status')).toEqual(['n3']);
+});
+
+test('a node that gives no answer matters where it was named, where a lease waits for it, and where none answers', async () => {
+  const scene = await setUp({ names: ['n1', 'n2', 'n3'] });
+  for (const worker of scene.all)
+    worker.on('status', () => ({ node: worker.node, bootId: 'boot-1', sandboxes: [sandbox] }));
+  const look = async (nodes?: string) => await readStatus(scene.context, nodes);
+  requireAnswers(await look(), false);
+
+  scene.at('n2').die();
+  const seen = await look();
+  expect(() => requireAnswers(seen, false)).toThrow(
+    expect.objectContaining({
+      code: 'worker-unreachable',
+      exitStatus: 69,
+      message: 'no answer of 1 node: n2: no connection to n2: ECONNREFUSED',
+      facts: expect.objectContaining({ detail: seen }),
+    }),
+  );
+  const unheld = { ...seen, leases: [] };
+  expect(() => requireAnswers(unheld, false)).not.toThrow();
+  expect(() => requireAnswers(unheld, true)).toThrow('no answer of 1 node');
+  const certified = seen.leases.map((lease) => ({
+    ...lease,
+    nodes: lease.nodes.map((node) => ({ ...node, certified: node.node === 'n2' })),
+  }));
+  expect(() => requireAnswers({ ...seen, leases: certified }, false)).not.toThrow();
+
+  for (const worker of scene.all) worker.die();
+  const silent = { ...(await look()), leases: [] };
+  expect(() => requireAnswers(silent, false)).toThrow('no answer of 3 nodes: n[1-3]: no connection to');
 });
