@@ -204,6 +204,6 @@ complete -c xce-sandbox -n '__xce_sandbox_at stop' -l job -s j -x -d 'Job id, ex
 complete -c xce-sandbox -n '__xce_sandbox_at stop' -l lease -x -d 'Lease number, in place of --job'
 complete -c xce-sandbox -n '__xce_sandbox_at stop' -l config -r -F -d 'Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini'
 complete -c xce-sandbox -n '__xce_sandbox_at stop' -l json -d 'Write the result as one JSON document'
-complete -c xce-sandbox -n '__xce_sandbox_at worker metrics' -l node -s n -x -d 'The worker of this node'
+complete -c xce-sandbox -n '__xce_sandbox_at worker metrics' -l node -s n -x -d 'Node whose worker is asked; default: this host'
 complete -c xce-sandbox -n '__xce_sandbox_at worker metrics' -l config -r -F -d 'Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini'
 complete -c xce-sandbox -n '__xce_sandbox_at worker metrics' -l json -d 'Write the result as one JSON document'

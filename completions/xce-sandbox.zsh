@@ -351,7 +351,7 @@ _xce-sandbox_stop() {
 
 _xce-sandbox_worker_metrics() {
   _arguments -s -S \
-    '(-n --node)'{-n+,--node=}'[The worker of this node]:NODE: ' \
+    '(-n --node)'{-n+,--node=}'[Node whose worker is asked; default: this host]:NODE: ' \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
     '--json''[Write the result as one JSON document]'
 }

@@ -55,7 +55,7 @@ export const ERRORS = {
   'config-value': row(EXIT.config, 'a configuration value is missing or not valid', MEND_CONFIG),
   'config-unsafe': row(
     EXIT.config,
-    'others than root may write the configuration or read a secret',
+    'others than root may write the configuration, or where root reads a file, or read a secret',
     'chown root: and chmod go-w what is named, and every directory above it',
   ),
   'pool-range': row(
@@ -70,7 +70,11 @@ export const ERRORS = {
   'not-root': row(EXIT.noPermission, 'the command must run as root'),
 
   // name service
-  'name-service': row(EXIT.unavailable, 'the name service gave no answer that proves the uid unused'),
+  'name-service': row(
+    EXIT.unavailable,
+    'the name service gave no answer that proves the uid unused',
+    'ask by hand what the message names; if it is [directory] control_uid that is not found, name somebody there whom every directory knows',
+  ),
   'uid-taken': row(EXIT.noPermission, 'the uid or gid is known to the name service'),
   submitter: row(
     EXIT.usage,
@@ -222,6 +226,8 @@ export type ErrorCode = keyof typeof ERRORS;
 
 /** What a reader of an error needs beside the code. Every field is optional; absent means nothing to say. */
 export type ErrorFacts = {
+  /** A message that tells several things, for readers with more than one line: what they have in common, and each. */
+  readonly list?: { readonly heading: string; readonly items: readonly string[] };
   /** Where: a path with line, a node, a field. */
   readonly at?: string;
   /** What was left as it was. */

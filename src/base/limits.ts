@@ -79,6 +79,9 @@ export const LIMITS = {
   /** Launches that a worker remembers to have ended. */
   endedLaunchesMax: 4096,
   sandboxesMax: 1024,
+  /** Bounds of a limit of memory: with less than the lower one no step gets as far as its command. */
+  sandboxMemoryBytesMin: 16 << 20,
+  sandboxMemoryBytesMax: 2 ** 46,
   /** Bounds of a limit of processes and threads; the upper one is the kernel's largest pid_max. */
   sandboxTasksMin: 16,
   sandboxTasksMax: 1 << 22,

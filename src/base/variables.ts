@@ -14,4 +14,7 @@ export const FIXED_VARIABLES = [
 ] as const;
 export type FixedVariable = (typeof FIXED_VARIABLES)[number];
 
+/** What the suite tells a step begins so; more than the fixed ones may come. */
+export const OWN_PREFIX = 'XCE_';
+
 export const isFixedVariable = (name: string): boolean => FIXED_VARIABLES.some((fixed) => fixed === name);

@@ -19,8 +19,8 @@ import {
   parseDevice,
   parseEnvironmentName,
   parseListen,
+  parseMemory,
   parsePercent,
-  parseSizeBytes,
   parseWhole,
 } from '../config/values.ts';
 import { type OutputPattern, parseOutputPattern } from '../launch/output-name.ts';
@@ -78,7 +78,7 @@ const asConfigured =
 
 const percentFlag = Flags.custom<number>({ helpValue: 'PERCENT', parse: asConfigured(parsePercent) });
 const cpusFlag = Flags.custom<readonly number[]>({ helpValue: 'LIST', parse: asConfigured(parseCpus) });
-const sizeFlag = Flags.custom<number>({ helpValue: 'SIZE', parse: asConfigured(parseSizeBytes) });
+const memoryFlag = Flags.custom<number>({ helpValue: 'SIZE', parse: asConfigured(parseMemory) });
 const tasksFlag = Flags.custom<number>({
   helpValue: 'N',
   parse: asConfigured(parseWhole(LIMITS.sandboxTasksMin, LIMITS.sandboxTasksMax)),
@@ -90,13 +90,13 @@ const profileFlag = Flags.custom<string>({ helpValue: 'NAME', parse: asConfigure
 export const resourceFlags = {
   'cpu-quota': percentFlag({ description: 'Processor time on each node; 100% is one processor.' }),
   cpus: cpusFlag({ description: 'Processors of each node to run on.' }),
-  memory: sizeFlag({ description: 'Memory on each node.' }),
+  memory: memoryFlag({ description: 'Memory on each node.' }),
   'tasks-max': tasksFlag({ description: 'Processes and threads on each node.' }),
   device: deviceFlag({ description: 'Only these of the configured devices.', multiple: true }),
   profile: profileFlag({ description: 'Start with the variables of this environment of the site.' }),
 };
 
-/** Undefined where no flag says anything. */
+/** Undefined where no flag says anything. Throws 'usage' for more devices than a message takes. */
 export const toResources = (flags: {
   readonly 'cpu-quota': number | undefined;
   readonly cpus: readonly number[] | undefined;
@@ -106,6 +106,15 @@ export const toResources = (flags: {
   readonly profile: string | undefined;
 }): Resources | undefined => {
   const { 'cpu-quota': cpuPercent, cpus, memory, 'tasks-max': tasks, device, profile } = flags;
+  if (device !== undefined && device.length > LIMITS.devicesMax) {
+    throw new XceError(
+      'usage',
+      `--device is given ${device.length} times; a job has at most ${LIMITS.devicesMax}`,
+      {
+        next: 'name them by a pattern of [sandbox] devices, such as /dev/nvidia*',
+      },
+    );
+  }
   const asked: Resources = {
     cpuPercent: cpuPercent ?? null,
     cpus: cpus === undefined ? null : [...cpus],

@@ -25,6 +25,8 @@ export type Colours = { heading(text: string): string; alarm(text: string): stri
 const NO_COLOURS: Colours = { heading: (text) => text, alarm: (text) => text };
 let colours = NO_COLOURS;
 
+const COLUMNS_DEFAULT = 80;
+
 /**
  * Takes the errors of the standard streams over, from the listener as well that oclif puts on stdout and that
  * throws where nobody can catch it. A failed write is reported to whoever wrote; what oclif wrote by itself (help
@@ -32,6 +34,10 @@ let colours = NO_COLOURS;
  */
 export const ownStandardStreams = (wanted = NO_COLOURS): void => {
   colours = wanted;
+  for (const stream of [process.stdout, process.stderr]) {
+    // A terminal that nobody has told its size says 0, and a spinner would have a line for each letter.
+    if (stream.columns === 0) stream.columns = COLUMNS_DEFAULT;
+  }
   process.stdout.removeAllListeners('error');
   process.stdout.on('error', (error) => {
     firstFailure ??= error;
@@ -124,9 +130,10 @@ export const formatTable = (header: readonly string[], rows: readonly (readonly 
 /** The whole of an error on stderr: what, where, what was left, what to do. */
 export const formatError = (error: XceError): string => {
   const { next } = error;
-  const { at, unchanged } = error.facts;
+  const { at, unchanged, list } = error.facts;
   return [
-    `${colours.alarm('xce-sandbox:')} ${error.message} [${error.code}]`,
+    `${colours.alarm('xce-sandbox:')} ${list?.heading ?? error.message} [${error.code}]`,
+    ...(list?.items ?? []).map((item) => `  ${item}`),
     ...(at === undefined || error.message.includes(at) ? [] : [`  at: ${at}`]),
     ...(unchanged === undefined ? [] : [`  unchanged: ${unchanged}`]),
     ...(next === undefined ? [] : [`  next: ${next}`]),

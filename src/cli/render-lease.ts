@@ -23,6 +23,12 @@ const describeTime = (lease: LeaseView): string => {
   return lease.expiry === 'expired' ? 'over' : lease.expiry;
 };
 
+const describeLeft = (lease: LeaseView): string => {
+  const [left, ttl] = [describeTime(lease), formatDuration(lease.ttlMs)];
+  if (lease.status !== 'active') return left;
+  return lease.remainingMs > 0 ? `${left} of ${ttl}` : `${left} (it was ${ttl})`;
+};
+
 const returning = (lease: LeaseView): readonly NodeName[] =>
   lease.nodes.filter((node) => node.reclaim !== null).map(({ node }) => node);
 
@@ -89,7 +95,7 @@ const fieldsOfLease = (lease: LeaseView): readonly Field[] => [
   ['uid', String(lease.uid)],
   ['job', `${lease.job} (attempt ${lease.attempt})`],
   ['state', lease.status],
-  ['left', `${describeTime(lease)} of ${formatDuration(lease.ttlMs)}`],
+  ['left', describeLeft(lease)],
   ['waits for', describeWait(lease)],
   ['submitter', `${lease.submitter.uid}:${lease.submitter.gid}`],
   ['nodes', foldNodes(lease.nodes.map(({ node }) => node))],

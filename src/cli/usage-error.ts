@@ -45,13 +45,28 @@ const findCommand = (words: readonly string[], config: Config): readonly string[
   return undefined;
 };
 
-const describeUnknownCommand = (words: readonly string[], config: Config): string => {
+const explainUnknownCommand = (words: readonly string[], config: Config, cause: unknown): XceError => {
   const known = [...config.commandIDs, ...config.topics.map(({ name }) => name)];
   const near = nearestCommand(
     words,
     known.map((name) => name.replaceAll(':', ' ')),
   );
-  return `there is no command '${escapeText(words.join(' '))}'${suggest(near)}`;
+  const message = `there is no command '${escapeText(words.join(' '))}'${suggest(near)}`;
+  const next = near === undefined ? `${config.bin} help` : `${config.bin} help ${near}`;
+  return new XceError('usage', message, { next, cause });
+};
+
+/** For help, which is text for people: it takes no flags, and --json would have to be ignored. Throws 'usage'. */
+export const requireWords = (argv: readonly string[], config: Config): void => {
+  const flag = argv.find((word) => word.startsWith('-'));
+  const words = argv.filter((word) => !word.startsWith('-'));
+  // That there is no such command is said first.
+  const isTopic = config.topics.some(({ name }) => name === words.join(':'));
+  if (flag === undefined || (words.length > 0 && !isTopic && findCommand(words, config) === undefined))
+    return;
+  throw new XceError('usage', `'help' takes no flag '${escapeText(flag)}': it is text for people`, {
+    next: escapeText([config.bin, 'help', ...words].join(' ')),
+  });
 };
 
 const describeFlags = (flags: readonly unknown[], known: readonly string[]): string =>
@@ -116,10 +131,8 @@ export const toUsageError = (error: Errors.CLIError, argv: readonly string[], co
   const words = leadingWords(argv);
   const command = findCommand(words, config);
   if (command === undefined) {
-    const message =
-      words.length > 0
-        ? describeUnknownCommand(words, config)
-        : `'${escapeText(argv[0] ?? '')}' is no command; flags come behind the command`;
+    if (words.length > 0) return explainUnknownCommand(words, config, error);
+    const message = `'${escapeText(argv[0] ?? '')}' is no command; flags come behind the command`;
     return new XceError('usage', message, { next: `${config.bin} help`, cause: error });
   }
   const name = command.join(' ');

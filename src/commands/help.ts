@@ -1,4 +1,5 @@
 import { Command, loadHelpClass } from '@oclif/core';
+import { requireWords } from '../cli/usage-error.ts';
 
 export default class Help extends Command {
   static override summary = 'Show what a command does, and its flags.';
@@ -6,6 +7,7 @@ export default class Help extends Command {
   static override strict = false;
 
   async run(): Promise<void> {
+    requireWords(this.argv, this.config);
     const CommandHelp = await loadHelpClass(this.config);
     await new CommandHelp(this.config).showHelp(this.argv);
   }

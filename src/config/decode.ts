@@ -6,14 +6,13 @@
 import { escapeText, quoteText } from '../base/escape.ts';
 import { parseNodeName, SECTION_NAME } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
-import { isFixedVariable } from '../base/variables.ts';
 import { checkTogether } from './checks.ts';
 import { createFaultList, type FaultList } from './fault.ts';
 import { KEYS, type Key, STORAGE_KEYS, type ValuesOf } from './keys.ts';
 import { compareWithIni, type Entry, readLines, type Section } from './lines.ts';
 import { findNear } from './near.ts';
 import type { EnvironmentSettings, Settings, StorageSettings } from './settings.ts';
-import { parseVariableName } from './values.ts';
+import { parseSiteVariable } from './values.ts';
 
 /** One effective value, as one would write it in the file, and where it came from. */
 export type Origin = {
@@ -198,13 +197,9 @@ const decodeEnvironments = (
   }
   return own.slice(0, LIMITS.environmentsMax).map(({ name: section, entries }) => {
     const variables = entries.flatMap(({ key, value, line }) => {
-      const name = parseVariableName(key);
+      const name = parseSiteVariable(key);
       if ('reason' in name) {
         faults.add('config-value', line, `${titleOf(section)} ${name.reason}`);
-        return [];
-      }
-      if (isFixedVariable(key)) {
-        faults.add('config-value', line, `${titleOf(section)} ${key}: every sandbox sets it itself`);
         return [];
       }
       origins.push({ section, key, value, from: `${fileName}:${line}` });

@@ -41,12 +41,15 @@ export const createFaultList = (): FaultList => {
       const told = sorted.map(({ line, reason }) => (line === 0 ? reason : `line ${line}: ${reason}`));
       if (count > sorted.length) told.push(`and ${count - sorted.length} more`);
       const at = first === undefined || first.line === 0 ? fileName : `${fileName}:${first.line}`;
-      const message =
-        count === 1 && first !== undefined
-          ? `${at}: ${first.reason}`
-          : `${fileName}: ${count} faults: ${told.join('; ')}`;
+      const heading = `${fileName}: ${count} faults`;
+      const isOne = count === 1 && first !== undefined;
+      const message = isOne ? `${at}: ${first.reason}` : `${heading}: ${told.join('; ')}`;
       const code = CODES.find((candidate) => faults.some((fault) => fault.code === candidate)) ?? 'bug';
-      return new XceError(code, message, { at, detail: { file: fileName, faults: sorted, count } });
+      return new XceError(code, message, {
+        at,
+        detail: { file: fileName, faults: sorted, count },
+        ...(isOne ? {} : { list: { heading, items: told } }),
+      });
     },
   };
 };

@@ -19,6 +19,7 @@ import {
   parseList,
   parseListen,
   parseMemlock,
+  parseMemoryLimit,
   parseNetwork,
   parseNode,
   parseNodePattern,
@@ -26,9 +27,9 @@ import {
   parsePath,
   parsePercentLimit,
   parseSearchPath,
+  parseSiteVariable,
   parseSizeBytes,
   parseSizeFrom,
-  parseVariableName,
   parseWhole,
 } from './values.ts';
 
@@ -109,7 +110,7 @@ export const KEYS = {
     tasks_max: preset('number', '4096', parseWhole(LIMITS.sandboxTasksMin, LIMITS.sandboxTasksMax)),
     cpu_quota: preset('percent', 'infinity', parsePercentLimit),
     cpus: preset('list of processors', 'all', parseCpusLimit),
-    memory_max: preset('size', 'infinity', parseSizeFrom(16 << 20, '16M')),
+    memory_max: preset('size', 'infinity', parseMemoryLimit),
     tmp_size: preset('size', '1G', parseSizeBytes),
     tmp_inodes: preset('number', '100000', parseWhole(64, 1_000_000_000)),
     shm_size: preset('size', '1G', parseSizeBytes),
@@ -127,7 +128,7 @@ export const KEYS = {
     ),
     devices: preset('list of paths', '', parseList(parseDevice)),
     groups: preset('list of names', '', parseList(parseGroup)),
-    pass_environment: preset('list of names', '', parseList(parseVariableName)),
+    pass_environment: preset('list of names', '', parseList(parseSiteVariable)),
   },
   mpi: {
     interfaces: preset('list of names', '', parseList(parseInterface)),

@@ -13,6 +13,7 @@ import {
 } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import { isNormalPath } from '../base/paths.ts';
+import { isFixedVariable, OWN_PREFIX } from '../base/variables.ts';
 import { expandHostlist } from '../nodes/hostlist.ts';
 import { parseClusterName } from '../pki/names.ts';
 
@@ -80,14 +81,14 @@ const SIZE_UNITS: ReadonlyMap<string, number> = new Map([
   ['G', 2 ** 30],
 ]);
 
-const SIZE_BYTES_MAX = 2 ** 46;
-
 export const parseSizeBytes: Parser<number> = (text) => {
   const number = parseDigits(text.slice(0, -1));
   const unit = SIZE_UNITS.get(text.slice(-1));
   if (number === undefined || unit === undefined) return wants('a size such as 512K, 64M or 4G', text);
   const value = number * unit;
-  return value <= SIZE_BYTES_MAX ? { value } : { reason: `${text} is over ${SIZE_BYTES_MAX / 2 ** 30}G` };
+  return value <= LIMITS.sandboxMemoryBytesMax
+    ? { value }
+    : { reason: `${text} is over ${LIMITS.sandboxMemoryBytesMax / 2 ** 30}G` };
 };
 
 /** A size, or no limit. */
@@ -105,6 +106,18 @@ export const parseSizeFrom =
     if ('reason' in size || size.value === null || size.value >= minBytes) return size;
     return { reason: `${text} is less than ${min}` };
   };
+
+/** Memory of a job on a node, or no limit. */
+export const parseMemoryLimit = parseSizeFrom(
+  LIMITS.sandboxMemoryBytesMin,
+  `${LIMITS.sandboxMemoryBytesMin / 2 ** 20}M`,
+);
+
+export const parseMemory: Parser<number> = (text) => {
+  const size = parseSizeBytes(text);
+  const limit = parseMemoryLimit(text);
+  return 'reason' in size || !('reason' in limit) ? size : limit;
+};
 
 /** Share of processors: 100% is one. */
 export const parsePercent: Parser<number> = (text) => {
@@ -216,8 +229,16 @@ export const parseGroup: Parser<string> = (text) =>
     ? { value: text }
     : wants('the name of a group other than root', text);
 
-export const parseVariableName: Parser<string> = (text) =>
+const parseVariableName: Parser<string> = (text) =>
   /^[A-Za-z_][A-Za-z0-9_]{0,127}$/.test(text) ? { value: text } : wants('the name of a variable', text);
+
+/** A variable that the site may give to steps: none that the suite sets, by now or later. */
+export const parseSiteVariable: Parser<string> = (text) => {
+  if (isFixedVariable(text)) return { reason: `${text}: every sandbox sets it itself` };
+  if (text.startsWith(OWN_PREFIX))
+    return { reason: `${text}: names that begin with ${OWN_PREFIX} are for the suite to set` };
+  return parseVariableName(text);
+};
 
 /** The NAME of an [environment NAME]. */
 export const parseEnvironmentName: Parser<string> = (text) =>

@@ -57,7 +57,6 @@ export const lookUpCandidates = async (
       if (found.answer === 'unknown')
         throw new XceError('name-service', `uid ${uid} may be somebody's: ${found.reason}`, {
           unchanged: 'no uid was leased',
-          next: 'check /etc/nsswitch.conf and the directory with: getent passwd',
           detail: { uid },
         });
       (found.answer === 'absent' ? absent : present).push(uid);

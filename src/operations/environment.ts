@@ -1,3 +1,4 @@
+import { posix } from 'node:path';
 import { XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
 import { LIMITS } from '../base/limits.ts';
@@ -5,6 +6,7 @@ import type { Settings } from '../config/settings.ts';
 import { parseEnvFile, type Variable } from '../launch/env-file.ts';
 import { readBounded } from '../os/files.ts';
 import { readOwnEnvironment } from '../os/own-environment.ts';
+import { requireTrustedParents } from '../os/trusted-file.ts';
 
 const NAME = /^[A-Za-z_][A-Za-z0-9_]*$/;
 const isName = (text: string): boolean => NAME.test(text);
@@ -18,7 +20,13 @@ export type WantedEnvironment = {
   readonly variables: readonly string[];
 };
 
-const readEnvFile = (path: string): readonly Variable[] => {
+/**
+ * Root reads it, and a fault is told with a piece of the line: who may write a directory above it, or has a link
+ * there, could show root's files to a job.
+ */
+const readEnvFile = (given: string): readonly Variable[] => {
+  const path = posix.resolve(given);
+  requireTrustedParents(path);
   const { variables, fault } = parseEnvFile(readBounded(path, LIMITS.envFileBytesMax), isName);
   if (variables !== undefined) return variables;
   throw new XceError('env-file', `${escapeText(path)} line ${fault.line}: ${fault.reason}`, {
@@ -48,7 +56,7 @@ const readVariable = (text: string, own: ReadonlyMap<string, Buffer>): Variable 
 /**
  * What a step gets beyond its fixed environment, as NAME=value: the variables that [sandbox] pass_environment
  * lists, where this process has them, those of the files and those of the command line. Later ones win. Throws
- * 'env-file', what readBounded throws, and 'usage' for a name that is none, for one to pass on that is not set, and
+ * 'env-file', what readBounded and requireTrustedParents throw, and 'usage' for a name that is none, for one to pass on that is not set, and
  * for a value on the command line that is not UTF-8.
  */
 export const collectEnvironment = (

@@ -16,7 +16,7 @@ export const initAuthority = (configPath: string | undefined): Promise<Bundle> =
 };
 
 /** Issues one host's files; `out` is taken relative to the working directory. */
-export const issueIdentity = (
+export const issueIdentity = async (
   configPath: string | undefined,
   input: {
     readonly role: CertificateRole;
@@ -24,16 +24,21 @@ export const issueIdentity = (
     readonly out: string;
     readonly days: number;
   },
+  tell: (text: string) => void,
 ): Promise<Bundle> => {
   requireRoot();
-  const { cluster } = openConfig(configPath).settings;
+  const { cluster, nodes } = openConfig(configPath).settings;
   const node = requireNodeName(input.node);
-  return issue(cluster.pki, {
+  const bundle = await issue(cluster.pki, {
     role: input.role,
     node,
     validity: validForDays(input.days),
     out: posix.resolve(input.out),
   });
+  // New nodes are certified before they are added; a name with a fault in it looks the same.
+  if (input.role === 'worker' && !nodes.hosts.includes(node))
+    tell(`${node} is none of [nodes] hosts: no job runs there before it is, under exactly this name`);
+  return bundle;
 };
 
 const parseRevokeSelection = (input: {
@@ -73,8 +78,12 @@ export const revokeCertificates = async (
       `this authority has no record that it issued ${result.unknown}; compare with: openssl x509 -noout -serial -in host.crt`,
     );
   }
+  const news =
+    result.revoked.length > 0
+      ? 'no host knows this yet'
+      : 'nothing was added: all of it was revoked before; where a host may not know that yet';
   tell(
-    `no host knows this yet: copy ${escapeText(result.list)} to the same place on every host, then on each: systemctl reload xce-sandbox-worker`,
+    `${news}: copy ${escapeText(result.list)} to the same place on every host, then on each: systemctl reload xce-sandbox-worker`,
   );
   return result;
 };

@@ -33,7 +33,7 @@ export const readStatus = async (context: Context, nodeText: string | undefined)
   const { hosts } = settings.nodes;
   const nodes = nodeText === undefined ? hosts : requireNodes(parseNodeList(nodeText), hosts);
   const held = await leases.list();
-  const answers = await progress.phase(`ask ${nodes.length} workers`, () =>
+  const answers = await progress.phase(`ask ${countOf(nodes.length, 'worker')}`, () =>
     askAll(nodes, async (node) => {
       const session = await fleet.session(node);
       return await session.call('status', {}, { timeoutMs: settings.nodes.requestTimeoutMs });

@@ -32,8 +32,10 @@ export const stopJob = async (context: Context, selection: LeaseSelection): Prom
   const answers = await context.progress.phase(`stop on ${countOf(nodes.length, 'node')}`, () =>
     stopNodes(context, { lease: lease.lease }, nodes),
   );
-  const failure = joinFailures(failures(answers), 'not stopped everywhere', {
-    unchanged: 'the lease and its uid; on the other nodes the job was ended',
+  const failed = failures(answers);
+  const others = failed.length < nodes.length ? '; on the other nodes the job was ended' : '';
+  const failure = joinFailures(failed, 'not stopped everywhere', {
+    unchanged: `the lease and its uid${others}`,
     next: 'its deadline ends a sandbox that cannot be reached; repeat the command to be sure',
   });
   if (failure !== undefined) throw failure;

@@ -59,7 +59,7 @@ export const requireNobodys = async (context: Context, lease: LeaseView): Promis
   if (answer === 'unknown') {
     throw new XceError('name-service', `${name} may be somebody's: ${reason}`, {
       unchanged: 'no file changed its owner, and the uid stays leased',
-      next: `once the name service answers: ${next(lease)}`,
+      next: `once the name service answers, and finds [directory] control_uid: ${next(lease)}`,
       detail: { lease: lease.lease, uid: lease.uid },
     });
   }
@@ -136,7 +136,10 @@ export const requireClean = (result: AuditResult): void => {
     `leased uids that ${present.length > 0 ? 'are' : 'may be'} somebody's: ${count}; lease ${first.lease}: ${first.reason}`,
     {
       unchanged: 'every uid stays leased',
-      next: present.length > 0 ? 'give those accounts other uids' : 'repeat once the name service answers',
+      next:
+        present.length > 0
+          ? 'give those accounts other uids'
+          : 'repeat once the name service answers, and finds [directory] control_uid',
       detail: result,
     },
   );

@@ -116,7 +116,7 @@ export const Resources = v.object({
   cpus: v.nullable(
     v.pipe(v.array(whole(0, LIMITS.cpusMax - 1)), v.minLength(1), v.maxLength(LIMITS.cpusMax)),
   ),
-  memoryBytes: v.nullable(whole(1 << 20, 2 ** 46)),
+  memoryBytes: v.nullable(whole(LIMITS.sandboxMemoryBytesMin, LIMITS.sandboxMemoryBytesMax)),
   tasks: v.nullable(whole(LIMITS.sandboxTasksMin, LIMITS.sandboxTasksMax)),
   /** Paths of devices among those that the node's configuration names. */
   devices: v.nullable(

@@ -34,11 +34,12 @@ export type Taken = {
   readonly base: Mark & { readonly epoch: number };
 };
 
+/** What is a sign of a log is never removed without thought: with it goes what keeps uids from being given out twice. */
 const refuseSign = (what: string, at: string): XceError =>
   new XceError('log-exists', what, {
     at,
     unchanged: 'no log was made',
-    next: 'xce-sandbox lease verify; remove it only if no job ever ran under that log',
+    next: 'xce-sandbox lease verify; no file of a log is ever removed by hand but as xce-sandbox-log(5), RECOVERY, says',
   });
 
 export class EpochTaker<State, Event> {

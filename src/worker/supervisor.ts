@@ -179,12 +179,15 @@ export class Supervisor {
     return this.#admission.open(ticket).claims.lease;
   }
 
-  /** For the audit: what an authentic ticket is about; of any other nothing is known. */
-  subjectOfTicket(verb: string, ticket: string): Subject {
+  /**
+   * For the audit: what an authentic ticket is about; of any other nothing is known but what was wanted. `link` stands
+   * between that and the lease.
+   */
+  subjectOfTicket(wanted: string, ticket: string, link: ' ' | ' of ' = ' '): Subject {
     const opened = this.#ports.openTicket(ticket);
-    if (!opened.ok) return { act: verb.replace(/ of$/, '') };
+    if (!opened.ok) return { act: wanted };
     const { lease, job, uid } = opened.value;
-    return { act: `${verb} lease ${lease}`, lease, job, uid };
+    return { act: `${wanted}${link}lease ${lease}`, lease, job, uid };
   }
 
   /** For the audit: what is known here of a lease that somebody named. */

@@ -162,7 +162,7 @@ export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVer
     step: {
       callers: ['controller'],
       subject: (_peer, { ticket, kind, step }) =>
-        supervisor.subjectOfTicket(`start ${kind} ${step} of`, ticket),
+        supervisor.subjectOfTicket(`start ${kind} ${step}`, ticket, ' of '),
       serve: (_peer, request, stream) => serveOneStep(request, stream),
     },
     spawn: {

@@ -199,7 +199,7 @@ describe('a configuration that could be read in two ways is refused with its lin
       args,
       code: 'config-value',
       status: 78,
-      says: /2 faults/,
+      says: /^xce-sandbox: \S+: 2 faults \[[a-z-]+\]\n {2}line 5: .*\n {2}line 12: .*\n/,
     });
     expect(detail).toMatchObject({ count: 2, faults: [{ line: 5 }, { line: 12 }] });
   });

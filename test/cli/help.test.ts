@@ -18,10 +18,11 @@ beforeAll(async () => {
 afterAll(() => host.end());
 
 describe('help', () => {
-  test('is what no arguments, --help and help give', async () => {
+  test('is what no arguments, --help, -h and help give', async () => {
     const { stdout } = await check(host, { args: '', stdout: /^COMMANDS$/m });
     await checkAll(host, [
       { args: '--help', stdout },
+      { args: '-h', stdout },
       { args: 'help', stdout },
     ]);
   });
@@ -30,18 +31,22 @@ describe('help', () => {
     const { stdout } = await check(host, { args: 'lease', stdout: /^ {2}lease allocate /m });
     await checkAll(host, [
       { args: 'lease --help', stdout },
+      { args: 'lease -h', stdout },
       { args: 'help lease', stdout },
     ]);
   });
 
   test('of a command is the same before and behind its name', async () => {
     const { stdout } = await check(host, { args: 'lease allocate --help', stdout: /--submitter=UID/ });
-    await check(host, { args: 'help lease allocate', stdout });
+    await checkAll(host, [
+      { args: 'help lease allocate', stdout },
+      { args: 'lease allocate -h', stdout },
+    ]);
   });
 
   test('behind -- belongs to the command of the job', async () => {
-    const refusal = { args: 'launch --job 1 -- id --help', code: 'log-missing', status: 125 };
-    await expectRefusal(host, refusal);
+    for (const flag of ['--help', '-h'])
+      await expectRefusal(host, { args: `launch --job 1 -- id ${flag}`, code: 'log-missing', status: 125 });
   });
 
   test.each(commands.map(({ name }) => name))('of %s fits into 80 columns', async (name) => {
@@ -58,7 +63,11 @@ test('--version names the release', async () => {
 describe('a command line that is not valid', () => {
   test.each([
     ['frob', /there is no command 'frob' \[usage\]\n {2}next: xce-sandbox help\n/],
-    ['stattus', /there is no command 'stattus'; did you mean 'status'\?/],
+    [
+      'stattus',
+      /there is no command 'stattus'; did you mean 'status'\?.*\n {2}next: xce-sandbox help status\n/,
+    ],
+    ['help lease list --all', /'help' takes no flag '--all'.*\n {2}next: xce-sandbox help lease list\n/],
     ['lease allocte', /there is no command 'lease allocte'; did you mean 'lease allocate'\?/],
     ['lesae list', /did you mean 'lease list'\?/],
     ['lease frob', /there is no command 'lease frob' \[/],

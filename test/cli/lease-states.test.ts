@@ -159,6 +159,7 @@ describe('clocks', () => {
     await expect
       .poll(async () => (await json('lease show --job short')).remainingMs, { timeout: 30_000 })
       .toBe(0);
+    await check(host, { args: 'lease show --job short', stdout: /^left: +over \(it was 1s\)$/m });
     await check(host, {
       args: 'lease expire --job short',
       stdout: /^LEASE +UID +JOB +ATTEMPT +OUTCOME\n\d+ +\d+ +short +0 +expired\n$/,

@@ -57,6 +57,19 @@ test('a getent that does not find the uid has said so, until it fails', async ()
   await expectRefusal(host, { args: ALLOCATE.replace('5', '6'), code: 'name-service', status: 69 });
 });
 
+test('a control that nobody is any more is told with the key that names it', async () => {
+  const before = host.read(CONFIG_PATH);
+  const wrong = before.replace('control_uid = 1002', 'control_uid = 1999');
+  host.write(CONFIG_PATH, wrong.replace(`timeout = ${TIMEOUT_MS}ms`, 'timeout = 1m'));
+  await expectRefusal(host, {
+    args: ALLOCATE.replace('5', '8'),
+    code: 'name-service',
+    status: 69,
+    says: /getent .* 1999: it does not find \[directory\] control_uid.*\n(.*\n)? {2}next: .*\[directory\] control_uid /,
+  });
+  host.write(CONFIG_PATH, before);
+});
+
 test('a getent that others put into PATH is not asked', async () => {
   misbehave('exit 2');
   host.write('/srv/bin/getent', '#!/bin/sh\ntouch /srv/bin/asked\nexit 3\n', 0o755);

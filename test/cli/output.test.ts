@@ -129,6 +129,15 @@ describe('a result that cannot be delivered', () => {
   });
 });
 
+/** A command on a terminal; script(1) gives one, and both streams go there. */
+const onTerminal = (command: string, env: Readonly<Record<string, string>>) =>
+  host.shell(`script --quiet --return --command '${command}' /dev/null </dev/null`, { env });
+
+test('a terminal that says it has no width is taken for one of 80 columns', async () => {
+  const { stdout } = await onTerminal('stty cols 0 && xce-sandbox status -n n1', { TERM: 'xterm-256color' });
+  expect(stdout).toContain('ask 1 worker');
+});
+
 describe('colour', () => {
   const ENVIRONMENTS = [
     { NO_COLOR: '1' },
@@ -138,10 +147,6 @@ describe('colour', () => {
     { TERM: 'xterm-256color', COLORTERM: 'truecolor' },
     {},
   ];
-
-  /** The same on a terminal; script(1) gives one, and both streams go there. */
-  const onTerminal = (command: string, env: Readonly<Record<string, string>>) =>
-    host.shell(`script --quiet --return --command '${command}' /dev/null </dev/null`, { env });
 
   test.each(ENVIRONMENTS)('never gets into JSON: %o', async (env) => {
     const list = await host.xce(['config', 'show', '--json'], { env });

@@ -22,6 +22,7 @@ export default class PkiIssue extends BaseCommand {
   async run(): Promise<void> {
     const { flags } = await this.parse(PkiIssue);
     const { role, node, out, days = 365 } = flags;
-    await this.show(flags, await issueIdentity(flags.config, { role, node, out, days }), renderBundle);
+    const bundle = await issueIdentity(flags.config, { role, node, out, days }, (text) => this.tell(text));
+    await this.show(flags, bundle, renderBundle);
   }
 }

@@ -6,10 +6,14 @@ import { readMetrics } from '../../operations/worker-metrics.ts';
 export default class WorkerMetrics extends BaseCommand {
   static override summary = 'Show what a worker has counted, in the text format of Prometheus.';
   static override description =
-    'Of the worker of this node, over its own socket, or of another one with the certificate of this host.';
+    'Of the worker of this host, over its own socket, or with --node of another one, with the certificate of this host.';
   static override examples = ['<%= config.bin %> worker metrics --node n1'];
   static override flags = {
-    node: Flags.string({ char: 'n', description: 'The worker of this node.', helpValue: 'NODE' }),
+    node: Flags.string({
+      char: 'n',
+      description: 'Node whose worker is asked; default: this host.',
+      helpValue: 'NODE',
+    }),
   };
 
   async run(): Promise<void> {

@@ -168,6 +168,7 @@ describe('names and words', () => {
     ['sandbox', 'groups', 'root', '"root" is not the name of a group other than root'],
     ['sandbox', 'groups', '0', '"0" is not the name of a group other than root'],
     ['sandbox', 'pass_environment', 'A=B', '"A=B" is not the name of a variable'],
+    ['sandbox', 'pass_environment', 'LANG,HOME', 'HOME: every sandbox sets it itself'],
     ['sandbox', 'pass_environment', 'LANG,,TERM', 'an item of "LANG,,TERM" is empty'],
     ['sandbox', 'pass_environment', 'LANG,', 'an item of "LANG," is empty'],
     ['sandbox', 'pass_environment', 'LANG LANG', '"LANG" stands in the list twice'],
@@ -390,6 +391,7 @@ describe('what a job may use', () => {
     expect(of('[environment gcc]\nPATH = /opt/gcc/bin\nmodulepath = /opt\n')).toBe('');
     expect(of('[environment Gcc]\nPATH = /x\n')).toMatch(/does not name an environment/);
     expect(of('[environment gcc]\nHOME = /x\n')).toMatch(/HOME: every sandbox sets it itself/);
+    expect(of('[environment gcc]\nXCE_TASK = 1\n')).toMatch(/XCE_TASK: names that begin with XCE_ are/);
     expect(of('[environment gcc]\na-b = /x\n')).toMatch(/is not the name of a variable/);
   });
 });

@@ -1,5 +1,4 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { chmodSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { XceError } from '../../../src/base/errors.ts';
@@ -54,22 +53,40 @@ describe("a step's environment", () => {
     expect(codeOf('A=\ufffd')).toBe('usage');
   });
 
-  test('has the variables of files between those of the configuration and of the command line', () => {
-    const directory = mkdtempSync(join(tmpdir(), 'xce-env-'));
-    try {
-      const [one, two] = [join(directory, 'one'), join(directory, 'two')];
-      writeFileSync(one, 'LANG=file\nA=one\nB=one\n');
-      writeFileSync(two, 'B=two\n1=\n');
-      const context = { settings: { sandbox: { passEnvironment: ['LANG'] } } };
-      const collected = collectEnvironment(context, { files: [one], variables: ['A=flag'] }, own);
-      expect(collected.map(String)).toEqual(['LANG=file', 'A=flag', 'B=one']);
-      expect(() => collectEnvironment(context, { files: [one, two], variables: [] }, own)).toThrow(
-        /two line 2: "1" is not the name of a variable/,
-      );
-    } finally {
-      rmSync(directory, { recursive: true });
-    }
-  });
+  // Not below /tmp, where everybody may write.
+  test.skipIf(process.geteuid?.() !== 0)(
+    'has the variables of files in between, none from where others may write',
+    () => {
+      const directory = mkdtempSync('/var/lib/xce-env-');
+      try {
+        const [one, two] = [join(directory, 'one'), join(directory, 'two')];
+        writeFileSync(one, 'LANG=file\nA=one\nB=one\n');
+        writeFileSync(two, 'B=two\n1=\n');
+        const context = { settings: { sandbox: { passEnvironment: ['LANG'] } } };
+        const collected = collectEnvironment(context, { files: [one], variables: ['A=flag'] }, own);
+        expect(collected.map(String)).toEqual(['LANG=file', 'A=flag', 'B=one']);
+        expect(() => collectEnvironment(context, { files: [one, two], variables: [] }, own)).toThrow(
+          /two line 2: "1" is not the name of a variable/,
+        );
+        const refusal = (file: string): unknown => {
+          try {
+            return collectEnvironment(context, { files: [file], variables: [] }, own);
+          } catch (error) {
+            return error instanceof XceError ? [error.code, error.facts.at] : error;
+          }
+        };
+        const link = join(directory, 'link');
+        symlinkSync(directory, link);
+        expect(refusal(join(link, 'one'))).toEqual(['config-unsafe', link]);
+        symlinkSync(one, join(directory, 'last'));
+        expect(refusal(join(directory, 'last'))).toEqual(['io', join(directory, 'last')]);
+        chmodSync(directory, 0o1777);
+        expect(refusal(one)).toEqual(['config-unsafe', directory]);
+      } finally {
+        rmSync(directory, { recursive: true });
+      }
+    },
+  );
 
   test('comes from the bytes that this process was started with', () => {
     const context = { settings: { sandbox: { passEnvironment: ['PATH'] } } };

@@ -43,7 +43,15 @@ test('a stop that does not reach every node stops the others, and fails with eac
       { node: 'n3', code: 'timeout' },
     ],
   });
+  expect(error.facts.unchanged).toBe('the lease and its uid; on the other nodes the job was ended');
   expect(asked('stop')).toEqual(['n2', 'n3']);
+});
+
+test('a stop that reaches no node says nothing of others', async () => {
+  const { context, at } = await setUp({ names: ['n1'] });
+  at('n1').die();
+  const { facts } = await errorOf(stopJob(context, selection));
+  expect(facts.unchanged).toBe('the lease and its uid');
 });
 
 test('a stop of a lease that is not there asks nobody', async () => {
