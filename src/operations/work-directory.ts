@@ -14,12 +14,8 @@ import type { StepResult } from '../rpc/message.ts';
 import type { Context } from './context.ts';
 import { type Tickets, ticketOf } from './tickets.ts';
 
-/** Enters the directory, and does nothing there. */
-const lookAt = (directory: Buffer): readonly Buffer[] => [
-  Buffer.from('/usr/bin/env'),
-  Buffer.concat([Buffer.from('--chdir='), directory]),
-  Buffer.from('/usr/bin/true'),
-];
+/** A step that enters the directory as every step does, and does nothing there. */
+const LOOK = [Buffer.from('/usr/bin/true').toString('base64')];
 
 /** Throws 'work-directory', with every node that cannot enter it and why, or what the first node failed with. */
 export const requireDirectory = async (
@@ -30,13 +26,15 @@ export const requireDirectory = async (
   cancelled: AbortSignal,
 ): Promise<void> => {
   const step = randomBytes(6).toString('hex');
-  const argv = lookAt(directory).map((word) => word.toString('base64'));
   const answers = await askAll(nodes, async (node) => {
     const session = await fleet.session(node);
     const ticket = ticketOf(tickets, node);
     const stream = await session.stream(
       'step',
-      { ticket, launch, step, kind: 'task', argv, environment: [], directory: null, stdin: false },
+      {
+        ...{ ticket, launch, step, kind: 'task', argv: LOOK, environment: [], stdin: false },
+        directory: directory.toString('base64'),
+      },
       { timeoutMs: settings.nodes.requestTimeoutMs, signal: cancelled },
     );
     const giveUp = (): void => stream.cancel();
@@ -63,7 +61,8 @@ export const requireDirectory = async (
       cancelled.removeEventListener('abort', giveUp);
     }
     if (outcome !== undefined && isGood(outcome)) return;
-    const said = complaint.take().toString('latin1').trim();
+    // What the shell says of it stands in the first line.
+    const [said = ''] = complaint.take().toString('latin1').trim().split('\n');
     throw new XceError(
       'work-directory',
       said === '' ? 'the look at it failed' : escapeBytes(Buffer.from(said, 'latin1')),

@@ -260,7 +260,14 @@ test('the deadline ends a sandbox whose worker is dead', async () => {
     ...['lease', 'allocate', '--job', id, '--submitter', '1001', '--nodes', 'n1', '--ttl', '15s'],
   );
   const n1 = site.cluster.node('n1');
-  const { child, shows } = await spawnLaunch(site, ['--job', id, '--', 'sh', '-c', 'echo up; exec sleep 300']);
+  const { child, shows } = await spawnLaunch(site, [
+    '--job',
+    id,
+    '--',
+    'sh',
+    '-c',
+    'echo up; exec sleep 300',
+  ]);
   await shows('up');
   await killWorkerForGood(n1);
   expect((await child.ended).exitCode).toBe(125);
