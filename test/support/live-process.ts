@@ -8,6 +8,7 @@ import type { NodeName } from '../../src/base/ids.ts';
 import { createAuthority, issue, validForDays } from '../../src/pki/authority.ts';
 import { type Identity, loadIdentity } from '../../src/pki/identity.ts';
 import type { CertificateRole } from '../../src/pki/names.ts';
+import type { RpcTimes } from '../../src/rpc/times.ts';
 import { bundleProgram } from './bundle.ts';
 
 const CLUSTER = 'live';
@@ -52,8 +53,8 @@ export class LiveWorker {
     });
   }
 
-  /** `directory` is empty, and belongs to root with everything above it. */
-  static async start(directory: string): Promise<LiveWorker> {
+  /** `directory` is empty, and belongs to root with everything above it; `times` are deviations. */
+  static async start(directory: string, times: Partial<RpcTimes> = {}): Promise<LiveWorker> {
     const pki = join(directory, 'pki');
     await createAuthority(pki, { cluster: CLUSTER });
     const host = join(directory, 'host');
@@ -76,7 +77,9 @@ export class LiveWorker {
     const program = join(directory, 'program');
     mkdirSync(program);
     const file = await bundleProgram(new URL('./live-worker.ts', import.meta.url), program);
-    const child = spawn(process.execPath, [file, directory], { stdio: ['pipe', 'pipe', 'pipe'] });
+    const child = spawn(process.execPath, [file, directory, JSON.stringify(times)], {
+      stdio: ['pipe', 'pipe', 'pipe'],
+    });
     const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
     const first = await lines.next();
     if (first.done === true) throw new Error(`the worker did not start: ${String(child.stderr.read())}`);

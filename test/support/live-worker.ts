@@ -1,6 +1,6 @@
 /**
- * The worker in a process of its own, all of it but the sandboxes, which are in memory and echo: `DIRECTORY` has its
- * configuration, worker.ini. Says its TLS port on stdout; then each line on stdin is answered by the memory it holds
+ * The worker in a process of its own, all of it but the sandboxes, which are in memory and echo: `DIRECTORY TIMES`; the
+ * directory has its configuration, worker.ini. Says its TLS port on stdout; then each line on stdin is answered by the memory it holds
  * after a collection of garbage. What it logs goes to stderr.
  */
 import { mkdirSync } from 'node:fs';
@@ -13,6 +13,7 @@ import { systemConfigPorts } from '../../src/os/config-ports.ts';
 import { catchStrays } from '../../src/os/scope.ts';
 import { loadIdentity } from '../../src/pki/identity.ts';
 import type { Resources } from '../../src/rpc/message.ts';
+import type { RpcTimes } from '../../src/rpc/times.ts';
 import type { CreatedSandbox, RunningStep, SandboxSpec, StepSpec } from '../../src/sandbox/backend.ts';
 import { boxPaths } from '../../src/sandbox/box.ts';
 import { assemble } from '../../src/worker/assemble.ts';
@@ -36,7 +37,7 @@ class EchoBackend extends FakeBackend {
   }
 }
 
-const [directory = ''] = process.argv.slice(2);
+const [directory = '', times = ''] = process.argv.slice(2);
 setFlagsFromString('--expose-gc');
 const collect = runInNewContext('gc') as () => void;
 process.stderr.on('error', () => process.exit(74));
@@ -51,8 +52,7 @@ const { server } = assemble(
   { identity },
   new EchoBackend(),
   (entry) => process.stderr.write(lineOf(entry)),
-  // Node does not close a connection that nghttp2 has given up; the durations must end it.
-  { idleMs: 1000, pingMs: 500, pingTimeoutMs: 1500, requestMs: 1000, handshakeMs: 1000 },
+  JSON.parse(times) as Partial<RpcTimes>,
 );
 await server.listenRoot({ path: `${settings.worker.runDirectory}/worker.sock` });
 const { port } = await server.listenTls({ address: '127.0.0.1', port: 0 }, identity);

@@ -405,22 +405,6 @@ test('conversations with changed bytes, cut anywhere, leave the server serving a
 }, 60_000);
 
 describe('many', () => {
-  test('connections that say nothing leave the server serving', async () => {
-    const idle = await Promise.all(
-      Array.from({ length: 500 }, async () => {
-        const socket = netConnect(path);
-        socket.on('error', () => undefined);
-        await once(socket, 'connect');
-        return socket;
-      }),
-    );
-    await stillServes();
-    const fresh = await connectUnix(path, T);
-    await fresh.call('status', {}, T);
-    fresh.close();
-    for (const socket of idle) socket.destroy();
-  });
-
   test('handshakes that are never made do not keep others out', async () => {
     const material = await site.identity('worker', 'n1');
     const listener = await listenTls({ address: '0.0.0.0', port: 0 }, material, {
