@@ -1,23 +1,66 @@
 import { openSync, readSync } from 'node:fs';
+import { performance } from 'node:perf_hooks';
 import { XceError } from '../base/errors.ts';
 import type { Clock } from './clock.ts';
+
+export type BootClockPorts = {
+  /** Milliseconds since boot, suspend included. Costs a system call and the reading of a text. */
+  readUptimeMs(): number;
+  wallMs(): number;
+  /** Milliseconds since any moment, which stand still while the machine is suspended. */
+  runningMs(): number;
+};
+
+/** Both clocks that cost nothing, by their whole milliseconds, differ by less when nothing was suspended or set. */
+const APART_MS = 2;
+/** After so long the time since boot is read again, whatever the clocks say. */
+const READ_AGAIN_MS = 100;
+
+/**
+ * Between two readings of the time since boot the running time goes on from it. A suspend moves the wall clock and not
+ * the running time, and the next call reads again; only one of a machine whose wall clock was set back by as much in
+ * the same moment stays hidden for READ_AGAIN_MS.
+ */
+export const bootClockOf = ({ readUptimeMs, wallMs, runningMs }: BootClockPorts): Clock => {
+  let readAtMs = Number.NEGATIVE_INFINITY;
+  /** Wall clock minus running time when it was read. */
+  let apartMs = 0;
+  /** Time since boot minus running time. The text is rounded down, so the greatest is nearest; a suspend adds to it. */
+  let suspendedMs = Number.NEGATIVE_INFINITY;
+  return {
+    wallMs,
+    monotonicMs: () => {
+      const nowMs = runningMs();
+      const nowApartMs = wallMs() - nowMs;
+      if (nowMs - readAtMs > READ_AGAIN_MS || Math.abs(nowApartMs - apartMs) >= APART_MS) {
+        suspendedMs = Math.max(suspendedMs, readUptimeMs() - nowMs);
+        readAtMs = nowMs;
+        apartMs = nowApartMs;
+      }
+      return Math.floor(nowMs + suspendedMs);
+    },
+  };
+};
 
 const UPTIME_BYTES_MAX = 64;
 const buffer = Buffer.alloc(UPTIME_BYTES_MAX);
 let uptime: number | undefined;
 
+const readUptimeMs = (): number => {
+  // The kernel makes the text anew for each read from its start.
+  uptime ??= openSync('/proc/uptime', 'r');
+  const length = readSync(uptime, buffer, 0, UPTIME_BYTES_MAX, 0);
+  const match = /^(\d+)\.(\d\d) /.exec(buffer.toString('latin1', 0, length));
+  if (match === null) throw new XceError('os', '/proc/uptime cannot be read');
+  return Number(match[1]) * 1000 + Number(match[2]) * 10;
+};
+
 /**
  * A clock whose monotonic time is the time since boot, suspend included, and the same for every process of one
- * boot (proc(5), uptime; resolution 10 ms). Ends of tickets survive a restart of the worker by it.
+ * boot (proc(5), uptime; within 10 ms). Ends of tickets survive a restart of the worker by it.
  */
-export const bootClock: Clock = {
+export const bootClock: Clock = bootClockOf({
+  readUptimeMs,
   wallMs: () => Date.now(),
-  monotonicMs: () => {
-    // The kernel makes the text anew for each read from its start.
-    uptime ??= openSync('/proc/uptime', 'r');
-    const length = readSync(uptime, buffer, 0, UPTIME_BYTES_MAX, 0);
-    const match = /^(\d+)\.(\d\d) /.exec(buffer.toString('latin1', 0, length));
-    if (match === null) throw new XceError('os', '/proc/uptime cannot be read');
-    return Number(match[1]) * 1000 + Number(match[2]) * 10;
-  },
-};
+  runningMs: () => performance.now(),
+});
