@@ -4,6 +4,7 @@
  *   fill CONFIG COUNT              a lease log with as many active leases, taken over so that they are a checkpoint
  *   allocate CONFIG COUNT AT_ONCE  that many allocations in this process, as many at once
  *   put|grant ENDPOINT COUNT AT_ONCE   the same number of requests to an etcd over one connection
+ *   append DIRECTORY COUNT         as many appends to a file, each with an fsync: what the disk allows a log
  *   write-log DIRECTORY RECORDS    a life of leases as a log, and the same records as JSON lines with a checksum each
  *   replay DIRECTORY, replay-json DIRECTORY
  *
@@ -11,7 +12,16 @@
  */
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { createWriteStream, openSync, readFileSync, readSync } from 'node:fs';
+import {
+  closeSync,
+  createWriteStream,
+  fsyncSync,
+  openSync,
+  readFileSync,
+  readSync,
+  unlinkSync,
+  writeSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { finished } from 'node:stream/promises';
 import { crc32 } from 'node:zlib';
@@ -187,6 +197,25 @@ const etcd = async (
   say({ msEach: ms / count, perSecond: (count * 1000) / ms });
 };
 
+/** About what one allocation writes. */
+const APPENDED_BYTES = 200;
+
+/** With no more than the two system calls, and nothing between them. */
+const append = async (directory: string, count: number): Promise<void> => {
+  const path = join(directory, 'appended');
+  const fd = openSync(path, 'a', 0o600);
+  const record = randomBytes(APPENDED_BYTES);
+  const operation = async (): Promise<void> => {
+    writeSync(fd, record);
+    fsyncSync(fd);
+  };
+  await timeOperations(WARM_UP, 1, operation);
+  const ms = await timeOperations(count, 1, operation);
+  closeSync(fd);
+  unlinkSync(path);
+  say({ msEach: ms / count, perSecond: (count * 1000) / ms });
+};
+
 const LIVE = 10_000;
 const FIRST_UID = 1_900_000_000;
 
@@ -296,6 +325,9 @@ switch (command) {
   case 'put':
   case 'grant':
     await etcd(command, place, first, second);
+    break;
+  case 'append':
+    await append(place, first);
     break;
   case 'write-log':
     await writeLog(place, first);
