@@ -44,8 +44,8 @@ export const LIMITS = {
   logEpochsCompactMax: 7 << 17,
   /** Events are never compacted while there are fewer bytes of them. */
   logTailBytesMin: 1 << 20,
-  /** The small files with which a host proves and remembers what it knows of the log. */
-  logNoteBytesMax: 4 << 10,
+  /** The file with which a host proves that it owns an epoch of the log. */
+  logTokenBytesMax: 160,
   /** What a probe of the storage is called by, reads and asks for at once, waits for a lock, and takes in all. */
   probeIdBytes: 8,
   probeClientCharsMax: 128,

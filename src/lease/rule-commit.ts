@@ -29,8 +29,15 @@ export const nowOf = (
   { clock, bootId }: Omit<RulePorts<never>, 'log'>,
   { lease }: RuleSettings,
   wallMs: number,
-  clocks: Pick<Now, 'skewMs' | 'stepMs'>,
-): Now => ({ wallMs, monotonicMs: clock.monotonicMs(), bootId, skewBoundMs: lease.skewMs, ...clocks });
+  { skewMs, stepMs }: Pick<Now, 'skewMs' | 'stepMs'>,
+): Now => ({
+  wallMs,
+  monotonicMs: clock.monotonicMs(),
+  bootId,
+  skewBoundMs: lease.skewMs,
+  skewMs,
+  stepMs,
+});
 
 /** Of a reader, who has measured nothing. */
 export const NOT_MEASURED = { skewMs: undefined, stepMs: undefined } as const;
@@ -38,10 +45,10 @@ export const NOT_MEASURED = { skewMs: undefined, stepMs: undefined } as const;
 const factsOf = (
   ports: Omit<RulePorts<never>, 'log'>,
   settings: RuleSettings,
-  { epoch, wallMs, skewMs, stepMs }: CommitContext,
+  context: CommitContext,
 ): RuleFacts => ({
-  epoch: epoch as Epoch,
-  now: nowOf(ports, settings, wallMs, { skewMs, stepMs }),
+  epoch: context.epoch as Epoch,
+  now: nowOf(ports, settings, context.wallMs, context),
   pool: settings.pool,
   rememberMs: settings.lease.rememberDays * DAY_MS,
 });

@@ -36,6 +36,7 @@ import {
   writeSync,
 } from 'node:fs';
 import { promisify } from 'node:util';
+import { errnoOf } from '../base/errors.ts';
 import { requireRootOnlyWrites } from './files.ts';
 import { tryLockFile, unlockFile } from './lock.ts';
 
@@ -81,8 +82,8 @@ export type LogFiles = {
    * for a file that others than root may write.
    */
   open(path: string, purpose: OpenPurpose): Promise<LogFile>;
-  /** `identity` of what a name stands for now. */
-  identify(path: string): Promise<string>;
+  /** `identity` of what a name stands for now; undefined where there is no such name. */
+  identify(path: string): Promise<string | undefined>;
   /** When names in a directory were last changed, as its storage tells it. Only to be held against another answer. */
   changedAt(directory: string): Promise<string>;
   /** Opens the directory anew and returns its names. Throws 'config-unsafe' where others than root may write. */
@@ -105,6 +106,8 @@ type Calls = {
   ftruncate(fd: number, length: number): Promise<void>;
   link(existing: string, path: string): Promise<void>;
   lstat(path: string): Promise<Stats>;
+  /** Without an error for a name that is not there: to make one takes longer than the call. */
+  lstatIfThere(path: string): Promise<Stats | undefined>;
   lstatBig(path: string): Promise<BigIntStats>;
   mkdir(path: string, options: { readonly recursive: true; readonly mode: number }): Promise<unknown>;
   open(path: string, flags: number, mode?: number): Promise<number>;
@@ -130,6 +133,14 @@ const pooled: Calls = {
   ftruncate: promisify<number, number>(ftruncate),
   link: promisify(link),
   lstat: promisify(lstat),
+  lstatIfThere: async (path) => {
+    try {
+      return await promisify(lstat)(path);
+    } catch (error) {
+      if (errnoOf(error) === 'ENOENT') return undefined;
+      throw error;
+    }
+  },
   lstatBig: (path) => promisify(lstat)(path, { bigint: true }),
   mkdir: promisify(mkdir),
   open: promisify(open),
@@ -152,6 +163,7 @@ const inPlace: Calls = {
   ftruncate: async (fd, length) => ftruncateSync(fd, length),
   link: async (existing, path) => linkSync(existing, path),
   lstat: async (path) => lstatSync(path),
+  lstatIfThere: async (path) => lstatSync(path, { throwIfNoEntry: false }),
   lstatBig: async (path) => lstatSync(path, { bigint: true }),
   mkdir: async (path, options) => mkdirSync(path, options),
   open: async (path, flags, mode) => openSync(path, flags, mode),
@@ -215,7 +227,10 @@ const filesOf = (calls: Calls): LogFiles => ({
     }
     return fileOf(calls, fd);
   },
-  identify: async (path) => identityOf(await calls.lstat(path)),
+  identify: async (path) => {
+    const facts = await calls.lstatIfThere(path);
+    return facts && identityOf(facts);
+  },
   changedAt: async (directory) => String((await calls.lstatBig(directory)).ctimeNs),
   list: async (directory) => {
     requireRootOnlyWrites(directory)(await calls.lstat(directory));

@@ -32,7 +32,7 @@ export type ByteSource = { read(into: Uint8Array, position: number): Promise<num
 export const readUpTo = async (source: ByteSource, into: Uint8Array, position: number): Promise<number> => {
   let length = 0;
   while (length < into.length) {
-    const count = await source.read(into.subarray(length), position + length);
+    const count = await source.read(length === 0 ? into : into.subarray(length), position + length);
     if (count === 0) break;
     length += count;
   }

@@ -92,23 +92,30 @@ export class EpochDirectory {
     throw damaged('none', `${directory} holds no lease log`, { directory, what }, { at: directory });
   }
 
-  /**
-   * To look: lists the directory anew and asks for the next name. Where no other host can have changed the directory,
-   * that the epoch's own name is in it stands for the listing: that it is the directory of the log.
-   */
+  /** To look: lists the directory anew and opens the next name. On a disk of this host alone see `#askFor`. */
   async hasSuccessor(epoch: number): Promise<boolean> {
-    const path = this.pathOf(epoch);
-    const isListed = async (): Promise<boolean> => {
-      if (!this.#isLocal) return (await this.newest()) > epoch;
-      await onStorage('look for', path, () => this.#files.identify(path));
-      return false;
-    };
-    return await lookFor(this.#files, this.pathOf(epoch + 1), isListed);
+    const next = this.pathOf(epoch + 1);
+    if (!this.#isLocal) return await lookFor(this.#files, next, async () => (await this.newest()) > epoch);
+    // That the epoch's own name is there stands for the listing: that it is the directory of the log.
+    if ((await this.#askFor(epoch)) === undefined) throw fileGone(this.pathOf(epoch));
+    return (await this.#askFor(epoch + 1)) !== undefined;
   }
 
-  /** Whether an epoch is the highest: as good as a look where nothing is to be acknowledged. */
-  async isNewest(epoch: number): Promise<boolean> {
-    return this.#isLocal ? !(await this.hasSuccessor(epoch)) : (await this.newest()) === epoch;
+  /**
+   * What stands under the name of an epoch if that is the highest, else undefined: as good as a look where nothing is
+   * to be acknowledged.
+   */
+  async identifyNewest(epoch: number): Promise<string | undefined> {
+    if (!this.#isLocal && (await this.newest()) !== epoch) return undefined;
+    const identity = await this.#askFor(epoch);
+    if (identity === undefined || !this.#isLocal) return identity;
+    return (await this.#askFor(epoch + 1)) === undefined ? identity : undefined;
+  }
+
+  /** `identity` of what stands under the name of an epoch now. */
+  async #askFor(epoch: number): Promise<string | undefined> {
+    const path = this.pathOf(epoch);
+    return await onStorage('look for', path, () => this.#files.identify(path));
   }
 
   /** Opens an epoch's file; undefined when there is none. Throws 'log-corrupt' for what is not a regular file. */

@@ -1,7 +1,7 @@
 /**
  * The lease log on a real directory: xce-sandbox-log(5), PROTOCOL. "step 3" in a comment is that page's step 3.
  */
-import { assert, errnoOf, XceError } from '../base/errors.ts';
+import { assert, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { Clock } from '../os/clock.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
@@ -11,8 +11,8 @@ import { type EncodedFrame, encodeEvents, encodeFrame, itemBytes } from './encod
 import { EpochDirectory } from './epoch-directory.ts';
 import { EpochReader } from './epoch-reader.ts';
 import { EpochTaker, type Taken } from './epoch-taker.ts';
-import { appendAll, onStorage, reasonOf, storageFailure } from './failure.ts';
-import { type HeldToken, HostTokens, pollLock } from './host-tokens.ts';
+import { appendAll, onStorage, reasonOf } from './failure.ts';
+import { type HeldToken, HostTokens, type KeptToken, pollLock } from './host-tokens.ts';
 import type { CommitContext, Committed, Decision, LeaseLog, LogNotice, LogPosition, LogView } from './log.ts';
 import { type Machine, type View, viewOf } from './machine.ts';
 import { HostMemory, type Seen } from './memory.ts';
@@ -61,6 +61,8 @@ type OpenLog<State, Event> = {
   readonly file: LogFile;
   readonly identity: string;
   readonly header: LogHeader;
+  /** Its token file between two commits. */
+  token: KeptToken | undefined;
   readonly replay: Replay<State, Event>;
   /** What this host had seen when the file was opened. */
   readonly seen: Seen | undefined;
@@ -107,6 +109,25 @@ const positionOf = ({ epoch, token, host }: LogHeader, { sequence }: Mark): LogP
   token,
   host,
   sequence,
+});
+
+/** For the next commit to an open log. */
+const contextOf = (
+  {
+    header,
+    replay,
+    skewMs,
+  }: { readonly header: LogHeader; readonly replay: { readonly last: Mark }; readonly skewMs: number },
+  wallMs: number,
+  stepMs: number | undefined,
+): CommitContext => ({
+  epoch: header.epoch,
+  token: header.token,
+  host: header.host,
+  sequence: replay.last.sequence,
+  wallMs,
+  skewMs,
+  stepMs,
 });
 
 /** Why a record that was written is not acknowledged in its own epoch. */
@@ -208,9 +229,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   guess<Result>(decide: (state: State, context: CommitContext) => Result): Result | undefined {
     const open = this.#open;
     if (open === undefined || !open.isChecked) return undefined;
-    const { header, replay, skewMs } = open;
-    const wallMs = this.#ports.clock.wallMs();
-    return decide(replay.state, { ...positionOf(header, replay.last), wallMs, skewMs, stepMs: undefined });
+    return decide(open.replay.state, contextOf(open, this.#ports.clock.wallMs(), undefined));
   }
 
   takeover(): Promise<LogPosition & { readonly notices: readonly LogNotice[] }> {
@@ -256,6 +275,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     const open = this.#open;
     this.#open = undefined;
     if (open === undefined) return;
+    await open.token?.file.close();
     try {
       if (open.isLocked) open.file.unlock();
     } catch {
@@ -329,7 +349,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
         }
         if (round.events.length > 0) await this.#tend(held.log);
       } finally {
-        await this.#tokens.release(held.token);
+        await this.#letGo(held);
       }
     } catch (error) {
       await this.#drop();
@@ -339,18 +359,23 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     }
   }
 
+  /** For the next commit the token file stays open as long as its log does. */
+  async #letGo({ token, log }: Held<State, Event>): Promise<void> {
+    if (this.#open === log) log.token = await this.#tokens.keep(token);
+    else await this.#tokens.release(token);
+  }
+
   /** Steps 1 to 4. Takes the next epoch where something of this host was left unfinished. */
   async #enter(notices: LogNotice[]): Promise<Held<State, Event>> {
     const deadlineMs = this.#deadlineMs();
     for (let attempt = 0; attempt < ENTER_ATTEMPTS_MAX; attempt++) {
-      await this.#dropReplaced();
       // That a log which this process has open is still the newest is looked at under the lock.
       const epoch = this.#open?.epoch ?? (await this.#directory.newest());
       const header = this.#open?.header ?? (await this.#ownHeader(epoch));
       if (header === undefined) continue;
       // A log that is open lies on the mount that let it in.
       if (this.#open === undefined) await this.#directory.admit();
-      const token = await this.#tokens.lockOwn(epoch, deadlineMs);
+      const token = await this.#lockToken(epoch, deadlineMs);
       if (token === undefined) {
         if (!(await this.#isOver(epoch))) throw await this.#refusal(epoch, header);
         continue;
@@ -370,9 +395,22 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     });
   }
 
-  /** Whether an epoch is the newest no more; then its log is given up. */
+  /** Step 2, with the token file that this process has open, or a new descriptor of it. */
+  async #lockToken(epoch: number, deadlineMs: number): Promise<HeldToken | undefined> {
+    const open = this.#open;
+    const kept = open?.token;
+    if (open === undefined || kept === undefined) return await this.#tokens.lockOwn(epoch, deadlineMs);
+    open.token = undefined;
+    return await this.#tokens.lockKept(kept, deadlineMs);
+  }
+
+  /**
+   * Whether an epoch is the newest no more, or its name stands for another file than the log that is open; then that is
+   * given up.
+   */
   async #isOver(epoch: number): Promise<boolean> {
-    if (await this.#directory.isNewest(epoch)) return false;
+    const identity = await this.#directory.identifyNewest(epoch);
+    if (identity !== undefined && identity === (this.#open?.identity ?? identity)) return false;
     await this.#drop();
     return true;
   }
@@ -385,19 +423,6 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     // File and token of an epoch that was replaced meanwhile may be gone already.
     if (await this.#isOver(epoch)) return undefined;
     throw await this.#refusal(epoch, header);
-  }
-
-  /** Gives up a log of which the name is gone, or stands for another file now. */
-  async #dropReplaced(): Promise<void> {
-    const open = this.#open;
-    if (open === undefined) return;
-    const { path } = open;
-    try {
-      if ((await this.#ports.files.identify(path)) === open.identity) return;
-    } catch (error) {
-      if (errnoOf(error) !== 'ENOENT') throw storageFailure('look at', path, error);
-    }
-    await this.#drop();
   }
 
   /** Undefined when the epoch of the token is no longer the newest, or another was faster with the next one. */
@@ -479,6 +504,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
         file,
         identity,
         header,
+        token: undefined,
         replay,
         seen,
         isChecked: false,
@@ -513,12 +539,9 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     const { state } = replay;
     const view = this.#view;
     const encode = (event: Event): Uint8Array => view.withMachine((machine) => machine.encode(event));
-    const context: CommitContext = {
-      ...positionOf(held.log.header, replay.last),
-      wallMs: this.#ports.clock.wallMs(),
-      skewMs: held.log.skewMs,
-      stepMs: stepBetween(held.clocks, this.#tokens.clocksNow()),
-    };
+    const now = this.#tokens.clocksNow();
+    const { wallMs } = now;
+    const context = contextOf(held.log, wallMs, stepBetween(held.clocks, now));
     const events: Uint8Array[] = [];
     const settled: { waiting: Waiting<State, Event>; refusal: { error: unknown } | undefined }[] = [];
     let roundBytes = EVENTS_HEADER_BYTES;
@@ -595,11 +618,14 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   async #append({ file }: OpenLog<State, Event>, { bytes, next }: EncodedFrame): Promise<void> {
     await appendAll(file, bytes);
     await file.sync();
-    const back = Buffer.alloc(bytes.length);
-    const length = await readUpTo(file, back, next.offset - back.length);
-    if (length < back.length) throw doubt('the record is not in the file');
-    if (!back.equals(bytes)) throw doubt('the record does not read back as it was written');
-    if ((await file.facts()).bytes !== next.offset) throw doubt('something stands behind the record');
+    // With room for one byte more.
+    const back = Buffer.allocUnsafe(bytes.length + 1);
+    const length = await readUpTo(file, back, next.offset - bytes.length);
+    if (length < bytes.length) throw doubt('the record is not in the file');
+    if (bytes.compare(back, 0, bytes.length) !== 0) {
+      throw doubt('the record does not read back as it was written');
+    }
+    if (length > bytes.length) throw doubt('something stands behind the record');
   }
 
   /** The one remedy: the next epoch says what became of the record. */

@@ -1,19 +1,22 @@
 /** The token files of this host: who may work in an epoch here, one process at a time. */
 import { dirname } from 'node:path';
-import { errnoOf, XceError } from '../base/errors.ts';
+import { assert, errnoOf, XceError } from '../base/errors.ts';
 import type { Clock } from '../os/clock.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 import { lockFailure, reasonOf, unlinkIfThere } from './failure.ts';
 import { parseTokenName, tokenPath } from './names.ts';
 import { type Clocks, readToken, type Token, writeMark, writeToken } from './token.ts';
 
-/** A locked token file, until it is released. */
+/** A locked token file, until it is released or kept. */
 export type HeldToken = {
   readonly epoch: number;
   readonly path: string;
   readonly file: LogFile;
   isHeld: boolean;
 };
+
+/** A token file that is open and not locked. */
+export type KeptToken = Pick<HeldToken, 'epoch' | 'file'>;
 
 export type HostTokensPorts = {
   readonly files: LogFiles;
@@ -217,5 +220,27 @@ export class HostTokens {
     if (!held.isHeld) return;
     held.isHeld = false;
     await held.file.close();
+  }
+
+  /**
+   * Gives the lock back and keeps the file. For an epoch of which this process has the log open: as long as the name of
+   * the log stands for that one, no other file becomes the token's.
+   */
+  async keep(held: HeldToken): Promise<KeptToken | undefined> {
+    assert(held.isHeld, 'a token that is kept was held');
+    try {
+      held.file.unlock();
+    } catch {
+      // Closing gives it back where unlocking fails.
+      await this.release(held);
+      return undefined;
+    }
+    held.isHeld = false;
+    return held;
+  }
+
+  /** Locks a file that was kept, and closes it where it cannot. Throws 'log-busy' at the deadline. */
+  async lockKept({ epoch, file }: KeptToken, deadlineMs: number): Promise<HeldToken> {
+    return await this.#onFile(this.#pathOf(epoch), () => this.#lockOpen(file, epoch, deadlineMs));
   }
 }

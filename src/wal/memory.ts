@@ -23,28 +23,53 @@ const isNewer = (a: Seen, b: Seen | undefined): boolean =>
  */
 const LINE_BYTES = 512;
 const LINES = 2;
+const CHECK_CHARS = 8;
 /** A process that commits again and again does not wait for two disks each time. */
 const SYNC_MS = 1000;
 
 const whole = (value: unknown): value is number => Number.isSafeInteger(value) && Number(value) >= 0;
 
-const encodeLine = ({ cluster, instance }: LogIdentity, { epoch, token, sequence, chain }: Seen): Buffer => {
-  const text = JSON.stringify({ format: 1, cluster, instance, epoch, token, sequence, chain });
-  const body = Buffer.from(text, 'utf8');
-  assert(body.length < LINE_BYTES - 16, 'a memory fits into its line');
-  const line = Buffer.alloc(LINE_BYTES, ' ');
-  body.copy(line);
-  line.write(crcOf(body, 0, body.length).toString(16).padStart(8, '0'), LINE_BYTES - 9, 'latin1');
-  line.write('\n', LINE_BYTES - 1, 'latin1');
-  return line;
-};
+/** Makes the lines of one memory, each in the place of the one before: of two in a row only the numbers differ. */
+class LineEncoder {
+  readonly #identity: LogIdentity;
+  readonly #line = Buffer.alloc(LINE_BYTES, ' ');
+  /** What the line begins with as long as the epoch is the same, and how much of it that is. */
+  #start:
+    | { readonly epoch: number; readonly token: string; readonly bytes: number; readonly crc: number }
+    | undefined;
+
+  constructor(identity: LogIdentity) {
+    this.#identity = identity;
+  }
+
+  #startOf({ epoch, token }: Seen): { readonly bytes: number; readonly crc: number } {
+    if (this.#start?.epoch === epoch && this.#start.token === token) return this.#start;
+    const { cluster, instance } = this.#identity;
+    const text = JSON.stringify({ format: 1, cluster, instance, epoch, token });
+    const bytes = this.#line.write(text.slice(0, -1), 'utf8');
+    this.#start = { epoch, token, bytes, crc: crcOf(this.#line, 0, bytes) };
+    return this.#start;
+  }
+
+  /** Good until the next call. */
+  encode(seen: Seen): Buffer {
+    const line = this.#line;
+    const { bytes, crc } = this.#startOf(seen);
+    const end = bytes + line.write(`,"sequence":${seen.sequence},"chain":${seen.chain}}`, bytes, 'latin1');
+    assert(end < LINE_BYTES - 16, 'a memory fits into its line');
+    line.fill(' ', end, LINE_BYTES - CHECK_CHARS - 1);
+    const check = crcOf(line, bytes, end, crc).toString(16).padStart(CHECK_CHARS, '0');
+    line.write(`${check}\n`, LINE_BYTES - CHECK_CHARS - 1, 'latin1');
+    return line;
+  }
+}
 
 /** Undefined for a line that is not whole, or of another log. */
 const decodeLine = (line: Buffer, identity: LogIdentity): Seen | undefined => {
-  const body = Buffer.from(line.toString('utf8', 0, LINE_BYTES - 9).trimEnd(), 'utf8');
+  const body = Buffer.from(line.toString('utf8', 0, LINE_BYTES - CHECK_CHARS - 1).trimEnd(), 'utf8');
   if (
-    line.toString('latin1', LINE_BYTES - 9) !==
-    `${crcOf(body, 0, body.length).toString(16).padStart(8, '0')}\n`
+    line.toString('latin1', LINE_BYTES - CHECK_CHARS - 1) !==
+    `${crcOf(body, 0, body.length).toString(16).padStart(CHECK_CHARS, '0')}\n`
   ) {
     return undefined;
   }
@@ -154,6 +179,7 @@ export class HostMemory {
   readonly #clock: Clock;
   readonly #identity: LogIdentity;
   readonly #processId: number;
+  readonly #lines: LineEncoder;
   #file: LogFile | undefined;
   #seen: Seen | undefined;
   /** The epoch and the time of the last fsync of this process. */
@@ -168,6 +194,7 @@ export class HostMemory {
     this.path = path;
     this.#identity = identity;
     this.#processId = processId;
+    this.#lines = new LineEncoder(identity);
   }
 
   /** The newest that this process or another of the host has written down. One that cannot be read is refused. */
@@ -186,7 +213,7 @@ export class HostMemory {
   /** Without effect for what is not news. Throws the system's error. */
   async remember(seen: Seen): Promise<void> {
     if (!isNewer(seen, this.#seen)) return;
-    const line = encodeLine(this.#identity, seen);
+    const line = this.#lines.encode(seen);
     const file = await this.#open();
     if (file === undefined) {
       await this.#create(line);

@@ -129,12 +129,21 @@ export const createStorage = (ports: StoragePorts, kind: 'shared' | 'local'): Co
     });
   };
 
+  const missing = (directory: string, cause?: unknown): XceError =>
+    damaged(
+      kind === 'local' ? 'local-directory' : 'directory',
+      `${directory} is not a directory`,
+      { directory },
+      { cause },
+    );
+
   const mountOf = async (directory: string): Promise<MountView> => {
     try {
       // The look at the mount has no deadline of its own: it is for storage that has just given an answer.
-      await files.identify(directory);
+      if ((await files.identify(directory)) === undefined) throw missing(directory);
       return ports.mountOf(directory);
     } catch (error) {
+      if (error instanceof XceError && error.code === 'log-missing') throw error;
       const errno = errnoOf(error instanceof XceError ? error.facts.cause : error);
       if (errno !== 'ENOENT' && errno !== 'ENOTDIR') {
         throw new XceError('log-io', `cannot look at ${directory}: ${reasonOf(error)}`, {
@@ -143,12 +152,7 @@ export const createStorage = (ports: StoragePorts, kind: 'shared' | 'local'): Co
           cause: error,
         });
       }
-      throw damaged(
-        kind === 'local' ? 'local-directory' : 'directory',
-        `${directory} is not a directory`,
-        { directory },
-        { cause: error },
-      );
+      throw missing(directory, error);
     }
   };
 

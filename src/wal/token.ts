@@ -24,21 +24,28 @@ export const stepBetween = (before: Clocks, after: Clocks): number =>
 
 const BUSY = 'busy';
 const IDLE = 'idle';
+const MARKS = { busy: Buffer.from(BUSY, 'latin1'), idle: Buffer.from(IDLE, 'latin1') } as const;
 /** Of one length, so that a token that is written over another leaves nothing of it. */
 const MS_DIGITS = 15;
 
-/** The token in an open file; undefined when there is none that can be read. */
-export const readToken = async (file: LogFile): Promise<Token | undefined> => {
-  // Local and smaller than a page: one read gives all of it.
-  const bytes = Buffer.alloc(LIMITS.logNoteBytesMax);
-  const length = await file.read(bytes, 0);
-  const match = /^([0-9a-f]{32})\n([!-~]{1,64})\n(idle|busy)\n([0-9]{1,16}) ([0-9]{1,16})\n/.exec(
-    bytes.toString('latin1', 0, length),
-  );
+const parseToken = (text: string): Token | undefined => {
+  const match = /^([0-9a-f]{32})\n([!-~]{1,64})\n(idle|busy)\n([0-9]{1,16}) ([0-9]{1,16})\n/.exec(text);
   const [, token, bootId, word, wallMs, monotonicMs] = match ?? [];
   if (token === undefined || bootId === undefined) return undefined;
   const clocks = { wallMs: Number(wallMs), monotonicMs: Number(monotonicMs) };
   return { token, bootId, isBusy: word === BUSY, clocks };
+};
+
+/** Each commit of a process reads what the one before has left there. */
+let last: { readonly text: string; readonly token: Token | undefined } | undefined;
+
+/** The token in an open file; undefined when there is none that can be read. */
+export const readToken = async (file: LogFile): Promise<Token | undefined> => {
+  // Local and smaller than a page: one read gives all of it.
+  const bytes = Buffer.allocUnsafe(LIMITS.logTokenBytesMax);
+  const text = bytes.toString('latin1', 0, await file.read(bytes, 0));
+  if (last?.text !== text) last = { text, token: parseToken(text) };
+  return last.token;
 };
 
 export const writeToken = async (file: LogFile, { token, bootId, isBusy, clocks }: Token): Promise<void> => {
@@ -52,5 +59,5 @@ export const writeToken = async (file: LogFile, { token, bootId, isBusy, clocks 
 /** Changes the mark of a token of this boot, and nothing else: four bytes in their place. */
 export const writeMark = async (file: LogFile, bootId: string, isBusy: boolean): Promise<void> => {
   const position = TOKEN_BYTES * 2 + 1 + bootId.length + 1;
-  await overwriteAll(file, Buffer.from(isBusy ? BUSY : IDLE, 'latin1'), position);
+  await overwriteAll(file, isBusy ? MARKS.busy : MARKS.idle, position);
 };

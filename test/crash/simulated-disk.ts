@@ -448,8 +448,7 @@ export class SimulatedProcess {
         const { names, directories } = this.#disk.inner;
         if (directories.has(path)) return `directory ${path}`;
         const inode = names.get(path);
-        if (inode === undefined) throw new SystemError('ENOENT', 'identify', path);
-        return String(inode.id);
+        return inode && String(inode.id);
       }),
     changedAt: (directory) => this.#step('changedAt', directory, () => this.#disk.changedAt(directory)),
     list: (directory) =>

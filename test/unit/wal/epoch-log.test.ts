@@ -741,6 +741,80 @@ describe('one log object', () => {
     expect((await world.replay()).get(2)?.by).toBe('two');
   });
 
+  describe('keeps the token file open between commits,', () => {
+    const TOKEN = '/run/a/epoch-1.token';
+    /** What is asked of the token file meanwhile. */
+    const callsOf = async (
+      { log, process }: Controller,
+      run: () => Promise<unknown>,
+    ): Promise<readonly Step['call'][]> => {
+      // what goes on behind a commit is over when the next has its turn
+      const turnOf = (): Promise<boolean> => log.owns({ epoch: 99, token: '' });
+      await turnOf();
+      const from = process.steps.length;
+      await run();
+      await turnOf();
+      return process.steps
+        .slice(from)
+        .filter(({ path }) => path === TOKEN)
+        .map(({ call }) => call);
+    };
+
+    test('and gives its lock back after each', async () => {
+      const { world, owner } = await withGrants('one');
+      expect(await callsOf(owner, () => owner.grant('two'))).toEqual([
+        'tryLock',
+        'read',
+        'overwrite',
+        'overwrite',
+        'unlock',
+      ]);
+      const other = world.controller('a', () => GO, { lockTimeoutMs: 0 });
+      await other.grant('three');
+      expect((await owner.grant('four')).result).toBe(4);
+    });
+
+    test('and closes it where the lock cannot be given back', async () => {
+      const { world, owner } = await withGrants('one');
+      owner.process.plan = ({ call, path }) =>
+        call === 'unlock' && path === TOKEN ? { kind: 'fail', errno: 'EIO' } : GO;
+      expect(await callsOf(owner, () => owner.grant('two'))).toEqual([
+        'open',
+        'facts',
+        'tryLock',
+        'read',
+        'overwrite',
+        'overwrite',
+        'unlock',
+        'close',
+      ]);
+      await world.controller('a', () => GO, { lockTimeoutMs: 0 }).grant('three');
+      expect((await owner.grant('four')).result).toBe(4);
+    });
+
+    test('but not beyond the epoch', async () => {
+      const { world, owner } = await withGrants('one');
+      await world.controller('a').log.compact();
+      expect(await callsOf(owner, () => owner.grant('two'))).toEqual(['tryLock', 'read', 'close', 'unlink']);
+    });
+
+    test('and closes it with the log', async () => {
+      const { owner } = await withGrants('one');
+      const from = owner.process.steps.length;
+      await owner.log.close();
+      const after = owner.process.steps.slice(from).filter(({ path }) => path === TOKEN);
+      expect(after.map(({ call }) => call)).toEqual(['unlock', 'close']);
+    });
+
+    test('and finds an unfinished commit of another process of the host', async () => {
+      const { world, owner } = await withGrants('one');
+      const killed = world.controller('a', onLog('append', { kind: 'killHalf' }));
+      await killed.grant('half').catch(() => undefined);
+      const { result, position } = await owner.grant('two');
+      expect([result, position.epoch]).toEqual([2, 2]);
+    });
+  });
+
   test('is of no use once it is closed', async () => {
     const { owner } = await withGrants('one');
     await owner.log.close();
