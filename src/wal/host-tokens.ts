@@ -26,7 +26,12 @@ export type HostTokensPorts = {
 };
 
 const WAIT_MS_MIN = 1;
+/** Between two questions for a lock that a server may have to answer, and for one of this host. */
 const WAIT_MS_MAX = 50;
+const HOST_WAIT_MS_MAX = 4;
+/** Who locks a token again and again leaves it free so often, for so long: nobody who asks for it misses that. */
+const FREE_EVERY_MS = 500;
+const FREE_MS = 2 * HOST_WAIT_MS_MAX;
 
 /** Asks for a lock until it is given or the deadline has passed. */
 export const pollLock = async (
@@ -34,8 +39,9 @@ export const pollLock = async (
   path: string,
   deadlineMs: number,
   { clock, wait }: HostTokensPorts,
+  waitMsMax = WAIT_MS_MAX,
 ): Promise<void> => {
-  for (let waitMs = WAIT_MS_MIN; ; waitMs = Math.min(2 * waitMs, WAIT_MS_MAX)) {
+  for (let waitMs = WAIT_MS_MIN; ; waitMs = Math.min(2 * waitMs, waitMsMax)) {
     try {
       if (file.tryLock()) return;
     } catch (error) {
@@ -55,6 +61,9 @@ export const pollLock = async (
 export class HostTokens {
   readonly path: string;
   readonly #ports: HostTokensPorts;
+  /** When a kept token was last given back, and when it was last free for long enough. */
+  #keptMs = 0;
+  #freeMs = 0;
 
   constructor(ports: HostTokensPorts, runDirectory: string) {
     this.#ports = ports;
@@ -145,7 +154,7 @@ export class HostTokens {
   async #lockOpen(file: LogFile, epoch: number, deadlineMs: number): Promise<HeldToken> {
     const path = this.#pathOf(epoch);
     try {
-      await pollLock(file, path, deadlineMs, this.#ports);
+      await pollLock(file, path, deadlineMs, this.#ports, HOST_WAIT_MS_MAX);
       return { epoch, path, file, isHeld: true };
     } catch (error) {
       await file.close();
@@ -172,6 +181,7 @@ export class HostTokens {
         if (errnoOf(error) === 'ENOENT') return undefined;
         throw error;
       }
+      this.#freeMs = this.#ports.clock.monotonicMs();
       return await this.#lockOpen(file, epoch, deadlineMs);
     });
   }
@@ -236,11 +246,22 @@ export class HostTokens {
       return undefined;
     }
     held.isHeld = false;
+    this.#keptMs = this.#ports.clock.monotonicMs();
     return held;
+  }
+
+  /** A lock that is asked for by polling is not given to whoever has waited for longest. */
+  async #letOthers(): Promise<void> {
+    const { clock, wait } = this.#ports;
+    const nowMs = clock.monotonicMs();
+    const isDue = nowMs - this.#freeMs > FREE_EVERY_MS;
+    if (isDue && nowMs - this.#keptMs < FREE_MS) await wait(FREE_MS);
+    if (isDue) this.#freeMs = clock.monotonicMs();
   }
 
   /** Locks a file that was kept, and closes it where it cannot. Throws 'log-busy' at the deadline. */
   async lockKept({ epoch, file }: KeptToken, deadlineMs: number): Promise<HeldToken> {
+    await this.#letOthers();
     return await this.#onFile(this.#pathOf(epoch), () => this.#lockOpen(file, epoch, deadlineMs));
   }
 }

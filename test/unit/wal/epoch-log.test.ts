@@ -806,6 +806,18 @@ describe('one log object', () => {
       expect(after.map(({ call }) => call)).toEqual(['unlock', 'close']);
     });
 
+    test('and leaves it free for others although it commits on and on', async () => {
+      const { world, owner } = await withGrants('one');
+      const other = world.controller('a').grant('other');
+      const grants = 200;
+      owner.process.plan = ({ call }) => {
+        if (call === 'append') world.pass(10);
+        return GO;
+      };
+      for (let n = 0; n < grants; n += 1) await owner.grant(`mine ${n}`);
+      expect((await other).result).toBeLessThan(grants / 2);
+    });
+
     test('and finds an unfinished commit of another process of the host', async () => {
       const { world, owner } = await withGrants('one');
       const killed = world.controller('a', onLog('append', { kind: 'killHalf' }));
