@@ -218,10 +218,24 @@ const PROVE_DROP = [
 ].join('\n');
 
 /**
+ * $4 and $5 are the soft and the hard limit of locked memory and of the stack. systemd takes less without a word where
+ * it may not raise them, as in a container without CAP_SYS_RESOURCE, and so it is with every step. A job can run all
+ * the same: it is told in the journal of the anchor, and refuses nothing.
+ */
+const TELL_LIMITS = [
+  't() { echo "xce-sandbox: [sandbox] $1 is not kept: a job gets $2, not $3; systemd may not raise limits here" >&2; }',
+  'while read -r a b c s h _; do case "$a $b $c" in',
+  '"Max locked memory") [ "$s $h" = "$4" ] || t memlock "$s $h" "$4";;',
+  '"Max stack size") [ "$s $h" = "$5" ] || t stack "$s $h" "$5";;',
+  'esac; done </proc/self/limits',
+].join('\n');
+
+/**
  * $2 is the workspace, or empty; $3 is `limited` where the network is. A datagram to ourselves that must pass, and one
  * that must not: a host without BPF passes both, a bash that cannot send neither.
  */
-const ANCHOR_SCRIPT = `${PROVE_DROP}
+const ANCHOR_SCRIPT = `${TELL_LIMITS}
+${PROVE_DROP}
 if [ "$3" = limited ]; then
 (echo >/dev/udp/${LOOPBACK_OPEN}/9) 2>/dev/null || exit ${EXIT_NETWORK}
 if (echo >/dev/udp/${LOOPBACK_SHUT}/9) 2>/dev/null; then exit ${EXIT_NETWORK}; fi
@@ -234,6 +248,12 @@ const STEP_SCRIPT = `${PROVE_DROP}
 mapfile -d '' -t a <"$2" || exit ${EXIT_DROP}
 cd -P -- "\${a[0]}" || { echo 'xce-sandbox: the step has no such working directory' >&2; exit ${EXIT_DIRECTORY}; }
 exec /usr/bin/env "\${a[@]:1}"`;
+
+/** As /proc/PID/limits has them: soft, then hard. */
+const limitWords = ({ memlock, stackBytes }: UnitFacts['settings']): readonly string[] => {
+  const locked = memlock === 'infinity' ? 'unlimited' : memlock;
+  return [`${locked} ${locked}`, `${stackBytes ?? 'unlimited'} unlimited`];
+};
 
 /** The unit that the sandbox is. It has no process left once it is active. */
 export const anchorUnit = (facts: UnitFacts): UnitDraft => ({
@@ -248,6 +268,7 @@ export const anchorUnit = (facts: UnitFacts): UnitDraft => ({
     command(
       ...['/bin/bash', '-c', ANCHOR_SCRIPT, 'bash', String(facts.uid), facts.workspace ?? ''],
       facts.network === null ? 'open' : 'limited',
+      ...limitWords(facts.settings),
     ),
   ],
 });

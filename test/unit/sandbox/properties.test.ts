@@ -1,3 +1,5 @@
+import { spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import type { Attempt, InstanceName, JobId, LeaseNumber, Uid } from '../../../src/base/ids.ts';
 import type { DbusValue } from '../../../src/os/dbus-wire.ts';
@@ -168,7 +170,7 @@ describe('the properties of a step', () => {
     expect(argvOf(step).slice(3)).toEqual(['bash', '70001', '/run/xce/input/a1.0123']);
     expect(asExpanded(argvOf(step)[2] ?? '')).toContain('exec /usr/bin/env "${a[@]:1}"');
     const odd = { ...facts, workspace: '/scratch/$HOME/${x}$$' };
-    expect(argvOf(anchorUnit(odd)).map(asExpanded).slice(-2)).toEqual(['/scratch/$HOME/${x}$$', 'open']);
+    expect(argvOf(anchorUnit(odd)).map(asExpanded).slice(-4, -2)).toEqual(['/scratch/$HOME/${x}$$', 'open']);
     expect(listed(step).filter(([name]) => name.startsWith('Exec'))).toHaveLength(1);
   });
 
@@ -217,7 +219,25 @@ describe('the anchor', () => {
       ...CONFINEMENT,
       ['ExecStart:a(sasb)', [['/bin/bash', argvOf(anchor), false]]],
     ]);
-    expect(argvOf(anchor).slice(3)).toEqual(['bash', '70001', '/scratch/xce/main/42.0', 'open']);
+    const limits = ['unlimited unlimited', '8388608 unlimited'];
+    expect(argvOf(anchor).slice(3)).toEqual(['bash', '70001', '/scratch/xce/main/42.0', 'open', ...limits]);
+  });
+
+  test('tells limits that systemd has not set as it was told, and goes on', () => {
+    const limits = readFileSync('/proc/self/limits', 'latin1');
+    const own = (name: string): string =>
+      new RegExp(`^${name} +(\\S+) +(\\S+) `, 'm').exec(limits)?.slice(1).join(' ') ?? '';
+    const [script = ''] = argvOf(anchorUnit(facts)).map(asExpanded).slice(2);
+    const run = (memlock: string, stack: string): string =>
+      spawnSync('/bin/bash', ['-c', script, 'bash', '70001', '', 'open', memlock, stack]).stderr.toString();
+    const [memlock, stack] = [own('Max locked memory'), own('Max stack size')];
+    // Nothing has dropped the privileges of this process.
+    const last = /^xce-sandbox: the drop of privileges is not complete .*\n$/;
+    expect(run(memlock, stack)).toMatch(last);
+    const [first, second, rest] = run('77 77', '88 99').split('\n');
+    expect(second).toContain(`[sandbox] memlock is not kept: a job gets ${memlock}, not 77 77;`);
+    expect(first).toContain(`[sandbox] stack is not kept: a job gets ${stack}, not 88 99;`);
+    expect(`${rest}\n`).toMatch(last);
   });
 });
 
@@ -281,7 +301,7 @@ describe('the limits of a job', () => {
         [10, [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2], 64],
       ]);
     }
-    expect(argvOf(anchorUnit(limited)).at(-1)).toBe('limited');
+    expect(argvOf(anchorUnit(limited)).at(-3)).toBe('limited');
   });
 });
 
