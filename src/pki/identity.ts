@@ -91,7 +91,7 @@ export const loadIdentity = (directory: string): Identity => {
   if (!certificate.checkIssued(authority) || !certificate.verify(authority.publicKey)) {
     throw refuse(certificatePath, `was not issued by ${authorityPath}`);
   }
-  const names = readCertificateNames(certificate.toLegacyObject());
+  const names = readCertificateNames(certificate);
   if ('refused' in names) throw refuse(certificatePath, names.refused);
   if (!certificate.checkPrivateKey(parseKey(keyPath, () => createPrivateKey(keyPem), 'ec'))) {
     throw refuse(keyPath, `is not the key of ${certificatePath}`);

@@ -75,7 +75,7 @@ const listIssued = (directory: string): readonly IssuedCertificate[] => {
   return listNames(issued).flatMap((name) => {
     const serial = ISSUED_NAME.exec(name)?.[1];
     if (serial === undefined) return [];
-    const names = readCertificateNames(parseIssued(join(issued, name)).toLegacyObject());
+    const names = readCertificateNames(parseIssued(join(issued, name)));
     return 'refused' in names ? [] : [{ serial, node: names.node }];
   });
 };

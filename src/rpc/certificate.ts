@@ -37,7 +37,7 @@ export const certifyClient = (
     const reason = String(socket.authorizationError);
     throw refuse(reason, describeCertificateRefusal(reason, certificate));
   }
-  const names = readCertificateNames(certificate.toLegacyObject());
+  const names = readCertificateNames(certificate);
   if ('refused' in names) throw refuse('NAMES', names.refused);
   if (names.cluster !== cluster) throw refuse('CLUSTER', 'it is of another cluster');
   const { validTo, serialNumber } = certificate;

@@ -1,13 +1,13 @@
 /**
  * The parts of `npm run bench -- launch` that are processes of their own, bundled into one file:
  *
- *   certify PKI OUT COUNT     certificates of that many workers, n1 and so on
- *   serve OUT FIRST COUNT     their listeners: at port 7713 the server of the worker over a backend that does nothing,
- *                             at 7714 bare TLS, at 7715 bare HTTP/2; says `ready`, and ends with its standard input
- *   bare OUT COUNT            one message to each of that many bare listeners, and one back
- *   http2 OUT FILE BYTES      that many bytes from the first bare HTTP/2 listener into a file
+ *   serve MODEL FIRST COUNT   listeners of that many workers: at port 7713 the server of the worker over a backend that
+ *                             does nothing, at 7714 bare TLS, at 7715 bare HTTP/2; says `ready`, and ends with its
+ *                             standard input. MODEL is what was issued for the first worker of all
+ *   bare COUNT                one message to each of that many bare listeners, and one back
+ *   http2 FILE BYTES          that many bytes from the first bare HTTP/2 listener into a file
  */
-import { randomBytes } from 'node:crypto';
+import { createPrivateKey, type KeyObject, randomBytes, sign, X509Certificate } from 'node:crypto';
 import { createWriteStream, readFileSync } from 'node:fs';
 import { connect as connectHttp2, createSecureServer, type ServerHttp2Stream } from 'node:http2';
 import type { Socket } from 'node:net';
@@ -16,8 +16,7 @@ import { PassThrough, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { connect as connectTls, createSecureContext, createServer as createTlsServer } from 'node:tls';
 import type { InstanceName, NodeName } from '../../src/base/ids.ts';
-import { issue, validForDays } from '../../src/pki/authority.ts';
-import { loadIdentity, PKI_FILES } from '../../src/pki/identity.ts';
+import { type Identity, loadIdentity, PKI_FILES } from '../../src/pki/identity.ts';
 import type { StepResult } from '../../src/rpc/message.ts';
 import { createServer } from '../../src/rpc/server.ts';
 import type { VerbTable } from '../../src/rpc/verbs.ts';
@@ -31,6 +30,9 @@ const CLIENT = '/etc/xce-sandbox/pki';
 const GOOD: StepResult = { result: 'success', code: 'exited', status: 0, stopped: false };
 
 const addressOf = (index: number): string => `127.77.${index >> 8}.${index & 255}`;
+/** All of one length, so that a certificate for one is that of another but for these bytes. */
+const nameOf = (index: number): NodeName => `n${String(index).padStart(4, '0')}` as NodeName;
+const MODEL_NAME = nameOf(1);
 
 /** `count` bytes, made as fast as they are taken. */
 const bytesOf = (count: number): Readable =>
@@ -41,22 +43,49 @@ const bytesOf = (count: number): Readable =>
     { objectMode: false, highWaterMark: CHUNK.length },
   );
 
-const tlsOptions = (directory: string) => ({
+const tlsOptions = ({ authorityPem, revocationsPem, certificatePem, keyPem }: Identity) => ({
   minVersion: 'TLSv1.3' as const,
   ecdhCurve: 'P-256:X25519',
   sigalgs: 'ecdsa_secp256r1_sha256',
-  ca: readFileSync(join(directory, PKI_FILES.authority)),
-  crl: readFileSync(join(directory, PKI_FILES.revocations)),
-  cert: readFileSync(join(directory, PKI_FILES.certificate)),
-  key: readFileSync(join(directory, PKI_FILES.key)),
+  ca: authorityPem,
+  crl: revocationsPem,
+  cert: certificatePem,
+  key: keyPem,
 });
 
-const certify = async (pki: string, out: string, count: number): Promise<void> => {
-  for (let index = 1; index <= count; index += 1) {
-    const node = `n${index}` as NodeName;
-    await issue(pki, { role: 'worker', node, validity: validForDays(2), out: join(out, node) });
-  }
-  process.stdout.write('ready\n');
+/** Of a header of DER: the tag, that two bytes of length follow, and these. */
+const DER_HEADER_BYTES = 4;
+/** ecdsa-with-SHA256, as a certificate says what it was signed with. */
+const ALGORITHM_BYTES = 12;
+
+/**
+ * The identity of another worker, with the key of the model. The library that issues certificates takes half a minute
+ * for a thousand; this puts another name into the one that there is, and signs it again.
+ */
+const identityOf = (model: Identity, authorityKey: KeyObject, index: number): Identity => {
+  const node = nameOf(index);
+  const { raw } = new X509Certificate(model.certificatePem);
+  const signedEnd = 2 * DER_HEADER_BYTES + raw.readUInt16BE(DER_HEADER_BYTES + 2);
+  const signed = Buffer.from(
+    raw.toString('latin1', DER_HEADER_BYTES, signedEnd).replaceAll(MODEL_NAME, node),
+    'latin1',
+  );
+  const signature = sign('sha256', signed, authorityKey);
+  const content = Buffer.concat([
+    signed,
+    raw.subarray(signedEnd, signedEnd + ALGORITHM_BYTES),
+    // A BIT STRING of whole bytes.
+    Buffer.from([0x03, signature.length + 1, 0]),
+    signature,
+  ]);
+  const header = Buffer.from([0x30, 0x82, 0, 0]);
+  header.writeUInt16BE(content.length, 2);
+  const base64 = Buffer.concat([header, content]).toString('base64');
+  const lines = base64.match(/.{1,64}/g) ?? [];
+  const certificatePem = ['-----BEGIN CERTIFICATE-----', ...lines, '-----END CERTIFICATE-----', ''].join(
+    '\n',
+  );
+  return { ...model, node, certificatePem };
 };
 
 const verbsOf = (index: number): VerbTable => ({
@@ -65,7 +94,7 @@ const verbsOf = (index: number): VerbTable => ({
     answer: async () => ({
       protocol: { major: 1, minor: 0 },
       version: 'bench',
-      node: `n${index}` as NodeName,
+      node: nameOf(index),
       instance: 'main' as InstanceName,
       bootId: '6b0b6c2c-0000-4000-8000-000000000000',
       workerKey: String(index).padStart(64, '0'),
@@ -104,17 +133,19 @@ const verbsOf = (index: number): VerbTable => ({
   },
 });
 
-const serve = async (out: string, first: number, count: number): Promise<void> => {
+const serve = async (place: string, first: number, count: number): Promise<void> => {
+  const model = loadIdentity(place);
+  const authorityKey = createPrivateKey(readFileSync(join(CLIENT, PKI_FILES.authorityKey)));
   const answer = (socket: Socket): void => {
     socket.on('error', () => undefined);
     socket.once('data', () => socket.end(MESSAGE));
   };
   for (let index = first; index < first + count; index += 1) {
-    const directory = join(out, `n${index}`);
+    const identity = identityOf(model, authorityKey, index);
     const host = addressOf(index);
     const server = createServer({ table: verbsOf(index), report: () => undefined });
-    await server.listenTls({ address: host, port: PORTS.worker }, loadIdentity(directory));
-    const options = { ...tlsOptions(directory), requestCert: true, rejectUnauthorized: true };
+    await server.listenTls({ address: host, port: PORTS.worker }, identity);
+    const options = { ...tlsOptions(identity), requestCert: true, rejectUnauthorized: true };
     await new Promise<void>((resolve) => {
       createTlsServer(options, answer).listen({ host, port: PORTS.bare }, resolve);
     });
@@ -150,17 +181,17 @@ const exchange = (host: string, context: ReturnType<typeof createSecureContext>)
   });
 
 const bare = async (count: number): Promise<void> => {
-  const context = createSecureContext(tlsOptions(CLIENT));
+  const context = createSecureContext(tlsOptions(loadIdentity(CLIENT)));
   let next = 1;
   const lane = async (): Promise<void> => {
-    for (let index = next++; index <= count; index = next++) await exchange(`n${index}`, context);
+    for (let index = next++; index <= count; index = next++) await exchange(nameOf(index), context);
   };
   await Promise.all(Array.from({ length: IN_FLIGHT }, lane));
 };
 
 const http2 = async (file: string, bytes: number): Promise<void> => {
-  const session = connectHttp2(`https://n1:${PORTS.http2}`, {
-    ...tlsOptions(CLIENT),
+  const session = connectHttp2(`https://${MODEL_NAME}:${PORTS.http2}`, {
+    ...tlsOptions(loadIdentity(CLIENT)),
     checkServerIdentity: () => undefined,
     settings: { initialWindowSize: 256 << 10 },
   });
@@ -173,9 +204,6 @@ const [, , part = '', place = '', ...rest] = process.argv;
 const [first = '', second = ''] = rest;
 
 switch (part) {
-  case 'certify':
-    await certify(place, first, Number(second));
-    break;
   case 'serve':
     await serve(place, Number(first), Number(second));
     break;

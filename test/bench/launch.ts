@@ -16,9 +16,13 @@ const ROUNDS = 5;
 const NODE_ROUNDS = 10;
 const STREAM_BYTES = 512 << 20;
 const PROGRAM = '/srv/bench/program.mjs';
-const WORKERS = '/srv/bench/workers';
+/** Of the first worker; program.mjs makes those of the others from it. */
+const MODEL = '/srv/bench/worker';
 const OUTPUT = '/srv/bench/output';
-const START_MS_MAX = 900_000;
+const START_MS_MAX = 120_000;
+
+const nameOf = (index: number): string => `n${String(index).padStart(4, '0')}`;
+const firstOf = (count: number): string => `${nameOf(1).slice(0, 1)}[0001-${nameOf(count).slice(1)}]`;
 
 type Report = (line: string) => void;
 type Runs = { readonly subject: readonly Usage[]; readonly peer: readonly Usage[] };
@@ -61,12 +65,12 @@ class Fleet {
   async #setUp(report: Report): Promise<void> {
     const { host } = this;
     const names = Array.from({ length: LARGEST }, (_, index) => index + 1);
-    const hosts = names.map((index) => `127.77.${index >> 8}.${index & 255} n${index}\n`);
+    const hosts = names.map((index) => `127.77.${index >> 8}.${index & 255} ${nameOf(index)}\n`);
     host.write('/etc/hosts', `127.0.0.1 localhost\n${hosts.join('')}`);
     host.write('/etc/nsswitch.conf', 'passwd: files\ngroup: files\nhosts: files\n');
     host.write(
       '/etc/xce-sandbox/xce-sandbox.ini',
-      configuration({ 'nodes.hosts': `n[1-${LARGEST}]` }).replace(
+      configuration({ 'nodes.hosts': firstOf(LARGEST) }).replace(
         'connect_timeout = 2s',
         'connect_timeout = 60s',
       ),
@@ -76,25 +80,17 @@ class Fleet {
     await host.shell('ln -s /mnt/product/node_modules /srv/bench/node_modules');
     await host.must(['lease', 'init']);
     await host.must(['pki', 'init']);
-    await host.must([
-      'pki',
-      'issue',
-      '--role',
-      'controller',
-      '--node',
-      'ctl',
-      '--out',
-      '/etc/xce-sandbox/pki',
-    ]);
-    report(`certificates for ${LARGEST} workers`);
-    await awaitReady(this.#begin('certify', '/etc/xce-sandbox/pki', WORKERS, String(LARGEST)));
+    const issue = ['pki', 'issue', '--out'];
+    await host.must([...issue, '/etc/xce-sandbox/pki', '--role', 'controller', '--node', 'ctl']);
+    await host.must([...issue, MODEL, '--role', 'worker', '--node', nameOf(1)]);
+    report(`listeners of ${LARGEST} workers`);
     for (const size of SIZES) {
       const args = ['--submitter', '1001', '--workspace', 'none', '--ttl', '2h'];
-      await host.must(['lease', 'allocate', '--job', `of${size}`, '--nodes', `n[1-${size}]`, ...args]);
+      await host.must(['lease', 'allocate', '--job', `of${size}`, '--nodes', firstOf(size), ...args]);
     }
     const share = LARGEST / SERVERS;
     for (let index = 0; index < SERVERS; index += 1) {
-      this.#servers.push(this.#begin('serve', WORKERS, String(1 + index * share), String(share)));
+      this.#servers.push(this.#begin('serve', MODEL, String(1 + index * share), String(share)));
     }
     await Promise.all(this.#servers.map(awaitReady));
   }
@@ -172,7 +168,7 @@ const benchStream = async (fleet: Fleet, report: Report): Promise<Row> => {
     ROUNDS,
     async () => {
       await remove();
-      return fleet.launch(64, '--nodes', 'n1', '--output', OUTPUT, '--', 'print', String(STREAM_BYTES));
+      return fleet.launch(64, '--nodes', nameOf(1), '--output', OUTPUT, '--', 'print', String(STREAM_BYTES));
     },
     async () => {
       await remove();

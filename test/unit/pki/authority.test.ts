@@ -287,7 +287,7 @@ describe('names of a certificate', () => {
       ],
       { stdio: 'ignore' },
     );
-    return new X509Certificate(readFileSync(out)).toLegacyObject();
+    return new X509Certificate(readFileSync(out));
   };
 
   test('are read when there is exactly one of each', () => {
@@ -298,11 +298,16 @@ describe('names of a certificate', () => {
     });
   });
 
+  test('are read past a value with everything that separates parts', () => {
+    const subject = '/O=west/OU=xce-worker/CN=a \\+ OU=xce-controller\nOU=xce-controller';
+    expect(readCertificateNames(leafWith(subject, 'DNS:n1'))).toHaveProperty('role', 'worker');
+  });
+
   test('of an authority are refused', () => {
-    const authority = new X509Certificate(readFileSync(join(ca, 'ca.crt'))).toLegacyObject();
+    const authority = new X509Certificate(readFileSync(join(ca, 'ca.crt')));
     const leaf = leafWith('/O=west/OU=xce-worker', 'DNS:n1');
-    expect(readCertificateNames({ ...leaf, ca: authority.ca })).toHaveProperty('refused');
-    expect(readCertificateNames({})).toHaveProperty('refused');
+    const { subject, subjectAltName } = leaf;
+    expect(readCertificateNames({ subject, subjectAltName, ca: authority.ca })).toHaveProperty('refused');
   });
 
   test.each([
@@ -317,6 +322,13 @@ describe('names of a certificate', () => {
     ['no name', '/O=west/OU=xce-worker/CN=n1', ''],
     ['a wildcard', '/O=west/OU=xce-worker', 'DNS:*.example'],
     ['a role in a multi-valued part', '/O=west+OU=xce-worker+OU=xce-controller', 'DNS:n1'],
+    ['a second role behind another field', '/O=west/OU=xce-worker/CN=n1+OU=xce-controller', 'DNS:n1'],
+    [
+      'a second role behind a plus and a backslash',
+      '/O=west/OU=xce-worker/CN=n1\\\\+OU=xce-controller',
+      'DNS:n1',
+    ],
+    ['no subject', '/', 'DNS:n1'],
   ])('are refused with %s', (_what, subject, names) => {
     expect(readCertificateNames(leafWith(subject, names))).toHaveProperty('refused');
   });
