@@ -6,6 +6,7 @@ import { asXceError, type ErrorCode, type ErrorFacts, XceError } from '../base/e
 import { type NodeName, parseNodeName } from '../base/ids.ts';
 import { foldNodes } from '../nodes/hostlist.ts';
 import type { RpcSession } from '../rpc/session.ts';
+import { unlessAborted } from './unless-aborted.ts';
 
 /** Connections opened, and questions asked, at the same time. */
 const IN_FLIGHT_MAX = 64;
@@ -15,16 +16,21 @@ const REASONS_SHOWN = 16;
 export type Fleet = {
   /**
    * The open connection to the worker of a node. Throws as connectTls does, with the node in the message, and
-   * 'cancelled' once the fleet is closed.
+   * 'cancelled' once the fleet is closed, or `signal` is aborted; others may still wait for the same connection then.
    */
-  session(node: NodeName): Promise<RpcSession>;
+  session(node: NodeName, signal?: AbortSignal): Promise<RpcSession>;
   /** Closes every connection, also those that are being opened. Nothing is opened afterwards. */
   close(): void;
 };
 
+const givenUp = (node: NodeName): XceError =>
+  new XceError('cancelled', `${node}: the question was given up`, { at: node });
+
 export const createFleet = (connect: (node: NodeName) => Promise<RpcSession>): Fleet => {
   /** What is open, or being opened; nothing that has failed or was closed. */
   const sessions = new Map<NodeName, Promise<RpcSession>>();
+  /** What takes no more requests, since its worker ends it: it was idle, or the worker goes. What is open there goes on. */
+  const ending = new Set<Promise<RpcSession>>();
   let isClosed = false;
 
   const requireOpen = (node: NodeName): void => {
@@ -45,30 +51,46 @@ export const createFleet = (connect: (node: NodeName) => Promise<RpcSession>): F
     return session;
   };
 
+  const connectTo = (node: NodeName): Promise<RpcSession> => {
+    const opened = open(node);
+    sessions.set(node, opened);
+    const forget = (): void => {
+      ending.delete(opened);
+      if (sessions.get(node) === opened) sessions.delete(node);
+    };
+    opened.then(({ closed }) => {
+      if (closed.aborted) forget();
+      else closed.addEventListener('abort', forget, { once: true });
+    }, forget);
+    return opened;
+  };
+
   return {
-    session: async (node) => {
+    session: async (node, signal) => {
       requireOpen(node);
-      const known = sessions.get(node);
-      if (known !== undefined) return known;
-      const opened = open(node);
-      sessions.set(node, opened);
-      // Nothing takes its place before it is forgotten.
-      const forget = (): void => void sessions.delete(node);
-      opened.then(({ closed }) => {
-        if (closed.aborted) forget();
-        else closed.addEventListener('abort', forget, { once: true });
-      }, forget);
-      return opened;
+      if (signal?.aborted === true) throw givenUp(node);
+      const wait = (opened: Promise<RpcSession>): Promise<RpcSession> =>
+        signal === undefined ? opened : unlessAborted(signal, opened, () => givenUp(node));
+      const opened = sessions.get(node) ?? connectTo(node);
+      const session = await wait(opened);
+      if (session.takesRequests) return session;
+      if (sessions.get(node) === opened) {
+        sessions.delete(node);
+        if (!session.closed.aborted) ending.add(opened);
+      }
+      requireOpen(node);
+      return await wait(sessions.get(node) ?? connectTo(node));
     },
     close: () => {
       isClosed = true;
-      for (const session of sessions.values()) {
+      for (const session of [...sessions.values(), ...ending]) {
         session.then(
           (opened) => opened.close(),
           () => undefined, // what never opened has nothing to close; its error went to whoever asked
         );
       }
       sessions.clear();
+      ending.clear();
     },
   };
 };

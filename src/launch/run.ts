@@ -17,6 +17,7 @@ import type { NodeName } from '../base/ids.ts';
 import type { RequestOf, StreamEvent } from '../rpc/message.ts';
 import type { ClientStream } from '../rpc/session.ts';
 import { askAll, atNode, type Fleet, failures, tellFailures } from './fleet.ts';
+import { createLanes } from './lanes.ts';
 import {
   decideOutcome,
   describeEnd,
@@ -28,6 +29,7 @@ import {
   type Place,
 } from './outcome.ts';
 import type { OutputSink } from './output.ts';
+import { unlessAborted } from './unless-aborted.ts';
 
 /** Beyond the stop timeout of a node: the way to it and back. */
 const END_MARGIN_MS = 5000;
@@ -35,8 +37,14 @@ const END_MARGIN_MS = 5000;
 const DAEMON_GRACE_MS = 3000;
 /** Each of these waits for units to stop on another node, and the connection is there already. */
 const STOPS_IN_FLIGHT_MAX = 1024;
+/** Each waits for a unit to start on another node; what it is sent is held until then. */
+const OPENINGS_MAX = 256;
 
-export type StepPlan = Place & { readonly head: RequestOf<'step'> };
+export type StepPlan = Place & {
+  readonly kind: RequestOf<'step'>['kind'];
+  /** Made when it is sent: with its ticket it is large, and there are many. */
+  readonly head: () => RequestOf<'step'>;
+};
 
 export type LaunchEvent =
   | ({ readonly event: 'started'; readonly kind: EndedStep['kind']; readonly unit: string } & Place)
@@ -86,16 +94,6 @@ export type LaunchPorts = {
   /** How long a node may take to stop what runs there. */
   readonly stopTimeoutMs: number;
 };
-
-/** The result of `work`, or the reason of `signal` if that comes first. */
-const unlessAborted = <T>(signal: AbortSignal, work: Promise<T>): Promise<T> =>
-  new Promise((resolve, reject) => {
-    const leave = (): void => reject(signal.reason);
-    if (signal.aborted) leave();
-    // Not Promise.race: it would hold one reaction per call for as long as the launch lasts.
-    else signal.addEventListener('abort', leave, { once: true });
-    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', leave));
-  });
 
 /**
  * How long the head of an MPI job may outlive its daemons, which end at its word. After one that failed:
@@ -220,10 +218,10 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
     await told;
   };
 
-  const note = async ({ node, task, head }: StepPlan, event: StreamEvent): Promise<void> => {
+  const note = async ({ node, task, kind }: StepPlan, event: StreamEvent): Promise<void> => {
     switch (event.event) {
       case 'started':
-        return await tell({ event: 'started', node, task, kind: head.kind, unit: event.unit });
+        return await tell({ event: 'started', node, task, kind, unit: event.unit });
       case 'daemon-started':
         return await tell({
           event: 'started',
@@ -235,7 +233,7 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
       case 'daemon-ended':
         return await noteEnd({ node: event.node, task: null, kind: 'daemon', outcome: event.outcome });
       case 'ended':
-        return await noteEnd({ node, task, kind: head.kind, outcome: event.outcome });
+        return await noteEnd({ node, task, kind, outcome: event.outcome });
     }
   };
 
@@ -244,7 +242,7 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
     const session = await ports.fleet.session(node);
     // The stop of a launch that is ending may have passed this node already.
     if (isEnding()) throw new XceError('cancelled', 'the launch ended before its step began');
-    const stream = await session.stream('step', head, {
+    const stream = await session.stream('step', head(), {
       timeoutMs: ports.requestTimeoutMs,
       signal: givenUp.signal,
     });
@@ -287,7 +285,8 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
   };
 
   const runAll = async (): Promise<LaunchOutcome> => {
-    const steps = plan.steps.map((step) => ({ step, opened: open(step) }));
+    const inLane = createLanes(OPENINGS_MAX);
+    const steps = plan.steps.map((step) => ({ step, opened: inLane(() => open(step)) }));
     feedStdin(steps.map(({ opened }) => opened)).catch((error: unknown) => {
       end('io', `cannot read standard input: ${messageOf(error)}`);
     });

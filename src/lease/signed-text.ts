@@ -9,7 +9,7 @@
  */
 import { createPublicKey, type KeyObject, sign, verify } from 'node:crypto';
 import * as v from 'valibot';
-import { assert, type ErrorCode } from '../base/errors.ts';
+import { assert, type ErrorCode, XceError } from '../base/errors.ts';
 import {
   type Attempt,
   type Epoch,
@@ -75,20 +75,49 @@ export const CLAIM = {
 const signedBytes = (form: { readonly domain: string }, json: Uint8Array): Buffer =>
   Buffer.concat([Buffer.from(form.domain, 'latin1'), json]);
 
-/** Signs claims. Claims that the schema refuses are a bug of the caller. */
-export const sealText = <Claims>(form: SignedForm<Claims>, claims: Claims, key: KeyObject): string => {
+const requireForm = <Claims>(
+  schema: v.GenericSchema<unknown, Claims>,
+  claims: Claims,
+  name: string,
+): Claims => {
+  const checked = v.safeParse(schema, claims);
+  assert(checked.success, `a signed ${name} is well-formed`);
+  return checked.output;
+};
+
+/**
+ * Signs texts that differ only in some claims: what they share is checked once, and may be long. Claims that the schema
+ * refuses are a bug of the caller. The signer throws 'too-large' for a text over its limit.
+ */
+export const createSealer = <Claims, Own extends Partial<Claims>>(
+  form: SignedForm<Claims>,
+  ownSchema: v.GenericSchema<unknown, Own>,
+  claims: Claims,
+  key: KeyObject,
+): ((own: Own) => string) => {
   assert(
     key.asymmetricKeyType === 'ed25519' && key.type === 'private',
     `the key of a ${form.name} is Ed25519`,
   );
-  const checked = v.safeParse(form.schema, claims);
-  assert(checked.success, `a signed ${form.name} is well-formed`);
-  const json = Buffer.from(JSON.stringify(checked.output));
-  const signature = sign(null, signedBytes(form, json), key);
-  const text = `${form.prefix}${json.toString('base64url')}.${signature.toString('base64url')}`;
-  assert(text.length <= form.charsMax, `a ${form.name} keeps its limit`);
-  return text;
+  const checked = requireForm(form.schema, claims, form.name);
+  return (own) => {
+    // In the order of the schema: a key keeps its place when it gets another value.
+    const json = Buffer.from(JSON.stringify({ ...checked, ...requireForm(ownSchema, own, form.name) }));
+    const signature = sign(null, signedBytes(form, json), key);
+    const text = `${form.prefix}${json.toString('base64url')}.${signature.toString('base64url')}`;
+    if (text.length > form.charsMax) {
+      throw new XceError(
+        'too-large',
+        `a ${form.name} is ${text.length} characters, over ${form.charsMax}: its names are too long together`,
+      );
+    }
+    return text;
+  };
 };
+
+/** Signs claims. Claims that the schema refuses are a bug of the caller. */
+export const sealText = <Claims>(form: SignedForm<Claims>, claims: Claims, key: KeyObject): string =>
+  createSealer(form, v.object({}), claims, key)({});
 
 /** Buffer.from skips what is not base64url; only a text that comes back from the bytes is one. */
 const decodeBase64url = (text: string): Buffer | undefined => {

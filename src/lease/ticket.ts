@@ -11,7 +11,7 @@ import type { Epoch, InstanceName, NodeName } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import { accept, refuse, type Verdict } from './refusal.ts';
 import type { SeenUid } from './seen.ts';
-import { CLAIM, openText, type SignedForm, sealText } from './signed-text.ts';
+import { CLAIM, createSealer, openText, type SignedForm } from './signed-text.ts';
 import type { LeaseView } from './view.ts';
 
 const TicketClaims = v.strictObject({
@@ -82,7 +82,16 @@ export const claimsOfLease = (
   workspace: lease.workspace,
 });
 
-export const signTicket = (claims: TicketClaims, key: KeyObject): string => sealText(TICKET, claims, key);
+/** What differs between the tickets of one lease that rest on one commit. */
+const OwnClaims = v.object({ node: CLAIM.node, nonce: CLAIM.nonce });
+export type OwnClaims = v.InferOutput<typeof OwnClaims>;
+
+/** Gives one node its ticket; the same text whenever it is asked for the same. Throws 'too-large'. */
+export type TicketSigner = (own: OwnClaims) => string;
+
+/** Signs tickets that have all other claims in common. */
+export const createTicketSigner = (claims: TicketClaims, key: KeyObject): TicketSigner =>
+  createSealer(TICKET, OwnClaims, claims, key);
 
 /** Refused with 'ticket-malformed' or 'ticket-signature'. What is accepted is authentic, no more: see checkTicket. */
 export const openTicket = (text: string, key: KeyObject): Verdict<TicketClaims> =>

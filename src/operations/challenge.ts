@@ -25,7 +25,7 @@ export const challengeNodes = async (
 ): Promise<Challenged> => {
   const { settings, fleet } = context;
   const answers = await askAll(nodes, async (node) => {
-    const session = await fleet.session(node);
+    const session = await fleet.session(node, signal);
     const answer = await session.call(
       'challenge',
       { purpose },

@@ -8,6 +8,7 @@
  */
 
 import { randomBytes } from 'node:crypto';
+import { setMaxListeners } from 'node:events';
 import { countOf } from '../base/count.ts';
 import { formatDuration } from '../base/duration.ts';
 import { type ErrorCode, XceError } from '../base/errors.ts';
@@ -32,7 +33,7 @@ import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';
 import { tellNotices } from './notices.ts';
 import { keepRenewing } from './renewal.ts';
 import { stopNodes } from './stop.ts';
-import { makeTickets, type Tickets, ticketOf } from './tickets.ts';
+import { makeTickets, type Tickets } from './tickets.ts';
 import { requireDirectory } from './work-directory.ts';
 
 export type LaunchInput = {
@@ -64,7 +65,7 @@ export type LaunchPorts = {
   readonly makeSink: (files: Readonly<Partial<Record<OutputStream, Writer>>>) => OutputSink;
   readonly report: (event: LaunchEvent) => Promise<void>;
   readonly stdin: Pick<StdinPlan, 'source' | 'close'>;
-  /** Aborted when nobody wants the launch any more; heeded until the first step starts. */
+  /** Aborted when nobody wants the launch any more; heeded at once, until the first step starts. */
   readonly cancelled: AbortSignal;
   /** Called once, with the means to signal or end the launch. */
   readonly onRunning: (launch: Launch) => void;
@@ -100,9 +101,11 @@ const undoPrepare = async (
   context: Context,
   lease: LeaseView,
   launch: string,
+  asked: ReadonlySet<NodeName>,
   prepared: readonly Answer<ResponseOf<'prepare'>>[],
 ): Promise<void> => {
   const nodes = prepared
+    .filter(({ node }) => asked.has(node))
     .filter((answer) => (answer.ok ? answer.value.created : DOUBTFUL.includes(answer.error.code)))
     .map(({ node }) => node);
   for (const left of failures(await stopNodes(context, { lease: lease.lease, launch }, nodes))) {
@@ -158,25 +161,32 @@ const prepareNodes = async <T>(
   complete: (ticketed: Tickets) => Promise<T>,
 ): Promise<{ readonly ticketed: Tickets; readonly completed: T }> => {
   const { settings, fleet } = context;
-  const ticketed = await makeTickets(context, ref, nodes, refuseLaunch);
-  const { lease, tickets } = ticketed;
+  const refuse = (failed: readonly XceError[], what: string): XceError | undefined => {
+    // What was given up is no fault of a node.
+    requireWanted(cancelled);
+    return refuseLaunch(failed, what);
+  };
+  const ticketed = await makeTickets(context, ref, nodes, refuse, cancelled);
+  const { lease, ticketOf } = ticketed;
+  const asked = new Set<NodeName>();
   const prepared = await askAll(nodes, async (node) => {
-    const session = await fleet.session(node);
-    return await session.call(
-      'prepare',
-      { ticket: ticketOf(tickets, node), launch, ...(resources === undefined ? {} : { resources }) },
-      { timeoutMs: settings.nodes.requestTimeoutMs },
-    );
+    const session = await fleet.session(node, cancelled);
+    const request = { ticket: ticketOf(node), launch, ...(resources === undefined ? {} : { resources }) };
+    asked.add(node);
+    return await session.call('prepare', request, {
+      timeoutMs: settings.nodes.requestTimeoutMs,
+      signal: cancelled,
+    });
   });
   try {
-    const refusal = refuseLaunch(failures(prepared), 'not every node is ready');
+    const refusal = refuse(failures(prepared), 'not every node is ready');
     if (refusal !== undefined) throw refusal;
     requireResources(resources, values(prepared));
     await recordMounts(context, ref, values(prepared));
     requireWanted(cancelled);
     return { ticketed, completed: await complete(ticketed) };
   } catch (error) {
-    await undoPrepare(context, lease, launch, prepared);
+    await undoPrepare(context, lease, launch, asked, prepared);
     throw error;
   }
 };
@@ -309,6 +319,8 @@ export const launchJob = async (
   ports: LaunchPorts,
 ): Promise<LaunchResult> => {
   const { progress, settings } = context;
+  // One listener for each node that is asked at the same time.
+  setMaxListeners(0, ports.cancelled);
   const found = await context.leases.showRunning(requireLeaseRef(input.selection));
   const ref: LeaseRef = { lease: found.lease };
   const nodes = chooseNodes(found, input.nodes);
@@ -320,15 +332,15 @@ export const launchJob = async (
     ticketed,
     completed: { output, sink },
   } = await progress.phase(`prepare ${countOf(nodes.length, 'node')}`, () =>
-    prepareNodes(context, ref, name, nodes, input.resources, ports.cancelled, async ({ tickets }) => {
+    prepareNodes(context, ref, name, nodes, input.resources, ports.cancelled, async ({ ticketOf }) => {
       if (input.directory !== undefined)
-        await requireDirectory(context, { launch: name, tickets }, nodes, input.directory, ports.cancelled);
+        await requireDirectory(context, { launch: name, ticketOf }, nodes, input.directory, ports.cancelled);
       requireWanted(ports.cancelled);
       const output = await openOutput(outputPlan);
       return { output, sink: ports.makeSink(output.writers) };
     }),
   );
-  const { lease, tickets } = ticketed;
+  const { lease, ticketOf } = ticketed;
   const argv = steps.argv.map(base64);
   const environment = input.environment.map(base64);
   const stdinNodes = new Set(steps.stdinNodes);
@@ -339,8 +351,9 @@ export const launchJob = async (
       nodes,
       steps: steps.places.map((place) => ({
         ...place,
-        head: {
-          ticket: ticketOf(tickets, place.node),
+        kind: steps.kind,
+        head: () => ({
+          ticket: ticketOf(place.node),
           launch: name,
           step: place.task === null ? name : `${name}${place.task.toString(36)}`,
           kind: steps.kind,
@@ -348,7 +361,7 @@ export const launchJob = async (
           environment: [...environment, ...taskVariables(steps, place).map(base64)],
           directory: input.directory === undefined ? null : base64(input.directory),
           stdin: stdinNodes.has(place.node),
-        },
+        }),
       })),
       daemonNodes: steps.daemonNodes,
       stdin: { nodes: steps.stdinNodes, ...ports.stdin },

@@ -11,7 +11,7 @@ import { type LongTimeout, setLongTimeout } from '../launch/long-timeout.ts';
 import type { LeaseRef } from '../lease/reference.ts';
 import type { Context } from './context.ts';
 import { tellNotices } from './notices.ts';
-import { makeTickets, type Tickets, ticketOf } from './tickets.ts';
+import { makeTickets, type Tickets } from './tickets.ts';
 
 /** Part of the time left after which the next renewal, or the next try, begins. */
 const RENEW_AFTER = 1 / 3;
@@ -35,12 +35,12 @@ const renewOnce = async (
 ): Promise<number> => {
   const { ttlMs } = await context.leases.show(ref);
   tellNotices(context, (await context.leases.renew(ref, ttlMs)).notices);
-  const { tickets, endMs } = await makeTickets(context, ref, nodes, joinFailures, signal);
+  const { ticketOf, endMs } = await makeTickets(context, ref, nodes, joinFailures, signal);
   const answers = await askAll(nodes, async (node) => {
-    const session = await context.fleet.session(node);
+    const session = await context.fleet.session(node, signal);
     return await session.call(
       'renew',
-      { ticket: ticketOf(tickets, node) },
+      { ticket: ticketOf(node) },
       { timeoutMs: context.settings.nodes.requestTimeoutMs, signal },
     );
   });

@@ -10,7 +10,11 @@ import { tellNotices } from './notices.ts';
 export type Tickets = {
   /** The lease as the commit saw it that the tickets rest on. */
   readonly lease: LeaseView;
-  readonly tickets: ReadonlyMap<NodeName, string>;
+  /**
+   * The ticket of a node that they were made for. Signed whenever it is asked for, always as the same text: each names all
+   * nodes of the lease, and thousands of them are not kept.
+   */
+  readonly ticketOf: (node: NodeName) => string;
   /** When the first of them may end, on this host's monotonic clock in milliseconds; no later than on any node. */
   readonly endMs: number;
 };
@@ -35,27 +39,26 @@ export const makeTickets = async (
   if (refusal !== undefined) throw refusal;
   const { result: lease, position, notices } = await leases.bind(ref, bindings);
   tellNotices(context, notices);
-  const tickets = new Map(
-    [...nonces].map(([node, nonce]) => [
-      node,
-      context.signTicket(
-        claimsOfLease(lease, {
-          cluster: settings.cluster.name,
-          instance: settings.cluster.instance,
-          epoch: position.epoch as Epoch,
-          node,
-          nonce,
-          issuedWallMs: clock.wallMs(),
-        }),
-      ),
-    ]),
+  const nonceOf = (node: NodeName): string => {
+    const nonce = nonces.get(node);
+    assert(nonce !== undefined, 'each node of a launch has its ticket');
+    return nonce;
+  };
+  const [first] = nodes;
+  assert(first !== undefined, 'a launch has nodes');
+  const sign = context.ticketSigner(
+    claimsOfLease(lease, {
+      cluster: settings.cluster.name,
+      instance: settings.cluster.instance,
+      epoch: position.epoch as Epoch,
+      node: first,
+      nonce: nonceOf(first),
+      issuedWallMs: clock.wallMs(),
+    }),
   );
-  return { lease, tickets, endMs: startMs + lease.remainingMs };
-};
-
-/** The ticket of one of the nodes that they were made for. */
-export const ticketOf = (tickets: Tickets['tickets'], node: NodeName): string => {
-  const ticket = tickets.get(node);
-  assert(ticket !== undefined, 'each node of a launch has its ticket');
-  return ticket;
+  return {
+    lease,
+    ticketOf: (node) => sign({ node, nonce: nonceOf(node) }),
+    endMs: startMs + lease.remainingMs,
+  };
 };

@@ -12,7 +12,7 @@ import { isGood } from '../launch/outcome.ts';
 import { createGatherer } from '../rpc/frame.ts';
 import type { StepResult } from '../rpc/message.ts';
 import type { Context } from './context.ts';
-import { type Tickets, ticketOf } from './tickets.ts';
+import type { Tickets } from './tickets.ts';
 
 /** A step that enters the directory as every step does, and does nothing there. */
 const LOOK = [Buffer.from('/usr/bin/true').toString('base64')];
@@ -20,15 +20,15 @@ const LOOK = [Buffer.from('/usr/bin/true').toString('base64')];
 /** Throws 'work-directory', with every node that cannot enter it and why, or what the first node failed with. */
 export const requireDirectory = async (
   { fleet, settings }: Context,
-  { launch, tickets }: Pick<Tickets, 'tickets'> & { readonly launch: string },
+  { launch, ticketOf }: Pick<Tickets, 'ticketOf'> & { readonly launch: string },
   nodes: readonly NodeName[],
   directory: Buffer,
   cancelled: AbortSignal,
 ): Promise<void> => {
   const step = randomBytes(6).toString('hex');
   const answers = await askAll(nodes, async (node) => {
-    const session = await fleet.session(node);
-    const ticket = ticketOf(tickets, node);
+    const session = await fleet.session(node, cancelled);
+    const ticket = ticketOf(node);
     const stream = await session.stream(
       'step',
       {

@@ -145,10 +145,12 @@ const openSession = async (
     http.destroy();
   });
 
+  const takesRequests = (): boolean => !closed.signal.aborted && !http.closed && !http.destroyed;
+
   /** Opens a request, and sees to it that it does not outlive its interruption. */
   const request = (verb: string): ClientHttp2Stream => {
     closed.signal.throwIfAborted();
-    if (http.closed || http.destroyed) {
+    if (!takesRequests()) {
       throw new XceError('worker-unreachable', `the worker at ${address} takes no more requests here`, {
         at: address,
         detail: { address },
@@ -201,6 +203,9 @@ const openSession = async (
 
   return {
     node,
+    get takesRequests() {
+      return takesRequests();
+    },
     closed: closed.signal,
     async call<V extends UnaryVerb>(
       verb: V,

@@ -49,6 +49,8 @@ export type RpcSession = {
    * `timeoutMs`; throws like call() when it has not.
    */
   stream<V extends StreamVerb>(verb: V, head: RequestOf<V>, options: CallOptions): Promise<ClientStream>;
+  /** False from when the other end has begun to end the connection; what is open there goes on. */
+  readonly takesRequests: boolean;
   /** Aborted once the connection is gone, whoever ended it; the reason is an XceError. */
   readonly closed: AbortSignal;
   /** Ends the connection; what is in flight fails with 'cancelled'. Idempotent. */

@@ -78,7 +78,8 @@ const run = async ({ nodes: plans, order, reader, endAfterMs }: Script) => {
       steps: workers.nodes.map((name, task) => ({
         node: name,
         task,
-        head: {
+        kind: 'task',
+        head: () => ({
           ticket: '',
           step: 's',
           kind: 'task',
@@ -86,7 +87,7 @@ const run = async ({ nodes: plans, order, reader, endAfterMs }: Script) => {
           environment: [],
           directory: null,
           stdin: false,
-        },
+        }),
       })),
       daemonNodes: [],
       endsOnBadExit: false,

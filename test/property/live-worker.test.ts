@@ -9,7 +9,7 @@ import { connect as connectNet, type Socket } from 'node:net';
 import { connect as connectTlsRaw } from 'node:tls';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { Attempt, Epoch, InstanceName, JobId, LeaseNumber, Uid } from '../../src/base/ids.ts';
-import { signTicket } from '../../src/lease/ticket.ts';
+import { createTicketSigner } from '../../src/lease/ticket.ts';
 import { type Identity, loadTicketPrivateKey } from '../../src/pki/identity.ts';
 import { connectTls, connectUnix } from '../../src/rpc/client.ts';
 import { encodeFrame } from '../../src/rpc/frame.ts';
@@ -63,7 +63,7 @@ beforeAll(async () => {
     roots: [],
     workspace: null,
   };
-  ticket = signTicket(claims, loadTicketPrivateKey(worker.authority));
+  ticket = createTicketSigner(claims, loadTicketPrivateKey(worker.authority))(claims);
   await controller.call('prepare', { ticket }, T);
   controller.close();
 }, 120_000);

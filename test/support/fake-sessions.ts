@@ -152,10 +152,16 @@ class FakeSession implements RpcSession {
   readonly streams = new Set<FakeStream>();
   readonly #worker: FakeWorker;
   readonly #closed = new AbortController();
+  /** The worker has begun to end the connection. */
+  isEnding = false;
 
   constructor(worker: FakeWorker) {
     this.node = worker.node;
     this.#worker = worker;
+  }
+
+  get takesRequests(): boolean {
+    return !this.closed.aborted && !this.isEnding;
   }
 
   get closed(): AbortSignal {

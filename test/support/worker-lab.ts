@@ -10,7 +10,7 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 import type { Attempt, Epoch, InstanceName, JobId, LeaseNumber, NodeName, Uid } from '../../src/base/ids.ts';
-import { signTicket, type TicketClaims } from '../../src/lease/ticket.ts';
+import { createTicketSigner, type TicketClaims } from '../../src/lease/ticket.ts';
 import { createAuthority, issue, validForDays } from '../../src/pki/authority.ts';
 import { loadTicketPrivateKey, PKI_FILES } from '../../src/pki/identity.ts';
 import type { CertificateRole } from '../../src/pki/names.ts';
@@ -290,7 +290,7 @@ export class WorkerLab {
   }
 
   sign(claims: TicketClaims): string {
-    return signTicket(claims, loadTicketPrivateKey(this.#pki));
+    return createTicketSigner(claims, loadTicketPrivateKey(this.#pki))(claims);
   }
 
   /** A ticket that answers a fresh nonce of the node's worker. */

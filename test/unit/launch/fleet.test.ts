@@ -67,6 +67,48 @@ describe('a fleet', () => {
     expect(n1.sessions.size).toBe(1);
   });
 
+  test('connects again once a connection takes no more requests, and closes both in the end', async () => {
+    const { n1, fleet } = setUp();
+    const first = await fleet.session(N1);
+    for (const session of n1.sessions) session.isEnding = true;
+    const [second, third] = await Promise.all([fleet.session(N1), fleet.session(N1)]);
+    expect(second).not.toBe(first);
+    expect(third).toBe(second);
+    expect(first.closed.aborted).toBe(false);
+    fleet.close();
+    await expect.poll(() => [first.closed.aborted, second.closed.aborted]).toEqual([true, true]);
+  });
+
+  test('forgets a connection that ended late, and not the one that took its place', async () => {
+    const { n1, fleet } = setUp();
+    await fleet.session(N1);
+    const [old] = n1.sessions;
+    if (old === undefined) throw new Error('no session');
+    old.isEnding = true;
+    const second = await fleet.session(N1);
+    old.close();
+    expect(await fleet.session(N1)).toBe(second);
+    expect(n1.connections).toBe(2);
+  });
+
+  test('lets whoever gives up go at once, and others wait on', async () => {
+    const { n1, fleet } = setUp();
+    let connected = (): void => undefined;
+    n1.onConnect = () =>
+      new Promise((resolve) => {
+        connected = resolve;
+      });
+    const hurry = new AbortController();
+    const given = fleet.session(N1, hurry.signal);
+    const waiting = fleet.session(N1);
+    hurry.abort();
+    await expect(given).rejects.toMatchObject({ code: 'cancelled', facts: { at: 'n1' } });
+    connected();
+    expect(await waiting).toHaveProperty('node', 'n1');
+    expect(n1.connections).toBe(1);
+    await expect(fleet.session(N1, hurry.signal)).rejects.toMatchObject({ code: 'cancelled' });
+  });
+
   test('keeps no connection that was closed as soon as it was open', async () => {
     const { n1 } = setUp();
     const fleet = createFleet(async () => {
@@ -74,7 +116,6 @@ describe('a fleet', () => {
       if (n1.connections === 1) session.close();
       return session;
     });
-    expect((await fleet.session(N1)).closed.aborted).toBe(true);
     expect((await fleet.session(N1)).closed.aborted).toBe(false);
   });
 

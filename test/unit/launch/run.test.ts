@@ -104,7 +104,8 @@ const launchOn = async (options: Options = {}) => {
       steps: (kind === 'head' ? nodes.slice(0, 1) : nodes).map((node) => ({
         node,
         task: kind === 'head' ? null : nodes.indexOf(node),
-        head: {
+        kind,
+        head: () => ({
           ticket: `ticket of ${node}`,
           step: 's1',
           kind,
@@ -112,7 +113,7 @@ const launchOn = async (options: Options = {}) => {
           environment: [],
           directory: null,
           stdin: false,
-        },
+        }),
       })),
       daemonNodes: kind === 'head' ? nodes.slice(1) : [],
       endsOnBadExit: options.endsOnBadExit ?? false,

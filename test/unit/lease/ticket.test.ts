@@ -1,11 +1,12 @@
 import { createPublicKey, generateKeyPairSync, sign } from 'node:crypto';
 import { describe, expect, test } from 'vitest';
+import { LIMITS } from '../../../src/base/limits.ts';
 import { decideBind } from '../../../src/lease/rules.ts';
 import {
   checkTicket,
   claimsOfLease,
+  createTicketSigner,
   openTicket,
-  signTicket,
   type TicketClaims,
   type TicketContext,
 } from '../../../src/lease/ticket.ts';
@@ -44,13 +45,13 @@ const claims: TicketClaims = {
   roots: [{ path: '/scratch/Müller' }],
   workspace: { storage: 'scratch', path: '/scratch/xce' },
 };
-const text = signTicket(claims, privateKey);
+const text = createTicketSigner(claims, privateKey)(claims);
 const codeOfText = (changed: string, key = publicKey) => {
   const opened = openTicket(changed, key);
   return opened.ok ? 'accepted' : opened.code;
 };
 
-/** Signs JSON that signTicket would not make. */
+/** Signs JSON that a signer would not make. */
 const signJson = (json: string, domain = 'xce-sandbox ticket 1\0'): string => {
   const bytes = Buffer.from(json);
   const signature = sign(null, Buffer.concat([Buffer.from(domain), bytes]), privateKey);
@@ -128,8 +129,28 @@ describe('the text of a ticket', () => {
 
   test('of a lease of 8000 nodes fits', () => {
     const many = Array.from({ length: 8000 }, (_, index) => node(`node${index}.hpc.example`));
-    const wide = signTicket({ ...claims, node: node('node7.hpc.example'), nodes: many }, privateKey);
-    expect(openTicket(wide, publicKey)).toMatchObject({ ok: true });
+    const sign = createTicketSigner({ ...claims, nodes: many }, privateKey);
+    const own = { node: node('node7.hpc.example'), nonce: 'f'.repeat(32) };
+    expect(openTicket(sign(own), publicKey)).toEqual({ ok: true, value: { ...claims, nodes: many, ...own } });
+    // Asked for again, not kept.
+    expect(sign(own)).toBe(sign(own));
+    // A step carries it beside the largest command and environment.
+    const head = { ticket: sign(own), argv: '', environment: '' };
+    const largest = JSON.stringify(head).length + ((LIMITS.argvBytesMax + LIMITS.envBytesMax) * 4) / 3;
+    expect(largest).toBeLessThan(LIMITS.messageBytesMax);
+  });
+
+  test('whose names are too long together is refused, whatever a lease may have', () => {
+    const many = Array.from({ length: LIMITS.leaseNodesMax }, (_, index) =>
+      node(`n${index}.${'a'.repeat(57)}`),
+    );
+    const sign = createTicketSigner({ ...claims, nodes: many }, privateKey);
+    expect(() => sign(claims)).toThrow(expect.objectContaining({ code: 'too-large' }));
+  });
+
+  test('is signed for a node and a nonce, and nothing that is neither', () => {
+    const sign = createTicketSigner(claims, privateKey);
+    expect(() => sign({ ...claims, nonce: 'xyz' })).toThrow(expect.objectContaining({ code: 'bug' }));
   });
 });
 
@@ -200,7 +221,10 @@ test('the claims of a lease name its nodes without helpers and last as long as t
     nonce: claims.nonce,
     issuedWallMs: T0,
   });
-  expect(openTicket(signTicket(made, privateKey), publicKey)).toEqual({ ok: true, value: made });
+  expect(openTicket(createTicketSigner(made, privateKey)(made), publicKey)).toEqual({
+    ok: true,
+    value: made,
+  });
   expect(made).toMatchObject({
     job: '42',
     uid: 70_000,

@@ -94,9 +94,8 @@ describe('a launch', () => {
     expect(scene.journal).toEqual([
       ...['n1 challenge', 'n2 challenge', 'n3 challenge'],
       ...['log bind', 'log bind', 'log bind'],
-      ...['sign n1', 'sign n2', 'sign n3'],
-      ...['n1 prepare', 'n2 prepare', 'n3 prepare'],
-      ...['n1 step', 'n2 step', 'n3 step'],
+      ...['sign n1', 'n1 prepare', 'sign n2', 'n2 prepare', 'sign n3', 'n3 prepare'],
+      ...['sign n1', 'n1 step', 'sign n2', 'n2 step', 'sign n3', 'n3 step'],
     ]);
     endAll(scene);
     expect(await result).toEqual({
@@ -576,18 +575,54 @@ describe('a launch that is refused', () => {
     expect(scene.asked('stop')).toEqual(['n1', 'n2', 'n3', 'n4']);
   });
 
-  test('by whoever asked for it, while nodes prepare, undoes it and starts nothing', async () => {
-    const scene = await setUp();
-    const cancelled = new AbortController();
-    const n2 = scene.at('n2');
-    n2.on('prepare', () => {
+  describe('by whoever asked for it', () => {
+    const silent = (): Promise<never> => new Promise(() => undefined);
+    const names = Array.from({ length: 70 }, (_, index) => `n${index + 1}`);
+    /** As many as are asked at the same time. */
+    const first = names.slice(0, 64);
+
+    /** A launch whose nodes say nothing from there on, given up; how it ended, without waiting for any of them. */
+    const giveUp = async (prepareScene: (scene: Scene) => void) => {
+      const scene = await setUp({ names });
+      prepareScene(scene);
+      const cancelled = new AbortController();
+      const { result } = await launch(scene, {}, cancelled);
       cancelled.abort();
-      return n2.prepared();
+      const error = await errorOf(result);
+      expect(error).toMatchObject({ code: 'cancelled', message: 'ended before anything was started' });
+      expect(scene.asked('step')).toEqual([]);
+      expect(scene.told).toEqual([]);
+      await scene.context.close();
+      return scene;
+    };
+
+    test('while nodes are connected to, waits for none of them and asks none', async () => {
+      const scene = await giveUp(({ all }) => {
+        for (const worker of all) worker.onConnect = silent;
+      });
+      expect(scene.journal).toEqual([]);
+      expect(scene.all.map(({ connections }) => connections)).toEqual(
+        names.map((_, at) => (at < 64 ? 1 : 0)),
+      );
     });
-    const { result } = await launch(scene, {}, cancelled);
-    await expect(result).rejects.toMatchObject({ code: 'cancelled' });
-    expect(scene.asked('stop')).toEqual(['n1', 'n2', 'n3']);
-    expect(scene.asked('step')).toEqual([]);
+
+    test('while nodes say who they are, waits for none of them and records nothing', async () => {
+      const scene = await giveUp(({ all }) => {
+        for (const worker of all) worker.on('challenge', silent);
+      });
+      expect(scene.journal).toEqual(first.map((name) => `${name} challenge`));
+    });
+
+    test('while nodes prepare, waits for none of them and undoes it on those that were asked', async () => {
+      const scene = await giveUp(({ all, at }) => {
+        for (const worker of all) worker.on('prepare', silent);
+        // Their sandboxes were there before; the next two take their lanes.
+        for (const worker of [at('n1'), at('n2')])
+          worker.on('prepare', () => ({ ...worker.prepared(), created: false }));
+      });
+      expect(scene.asked('prepare')).toEqual(names.slice(0, 66).sort());
+      expect(scene.asked('stop')).toEqual(names.slice(2, 66).sort());
+    });
   });
 
   test('and cannot be undone everywhere says where, and keeps its reason', async () => {

@@ -61,8 +61,7 @@ describe('a renewal', () => {
       'log renew',
       ...['n1 challenge', 'n2 challenge', 'n3 challenge'],
       ...['log bind', 'log bind', 'log bind'],
-      ...['sign n1', 'sign n2', 'sign n3'],
-      ...['n1 renew', 'n2 renew', 'n3 renew'],
+      ...['sign n1', 'n1 renew', 'sign n2', 'n2 renew', 'sign n3', 'n3 renew'],
     ]);
     await advanceTo((2 * TTL_MS) / 3);
     expect(renewals()).toBe(2);

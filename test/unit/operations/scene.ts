@@ -10,7 +10,7 @@ import { leaseMachine } from '../../../src/lease/machine.ts';
 import { unwrap } from '../../../src/lease/refusal.ts';
 import type { LeaseState } from '../../../src/lease/state.ts';
 import { LeaseStore } from '../../../src/lease/store.ts';
-import { openTicket, signTicket, type TicketClaims } from '../../../src/lease/ticket.ts';
+import { createTicketSigner, openTicket, type TicketClaims } from '../../../src/lease/ticket.ts';
 import { machinePorts } from '../../../src/normalise/machine-ports.ts';
 import type { Context } from '../../../src/operations/context.ts';
 import type { Answer, NameService } from '../../../src/os/name-service.ts';
@@ -144,9 +144,12 @@ export const setUp = async (
     hasUserRecord: () => false,
     normalisePorts: machinePorts,
     openGate,
-    signTicket: (claims: TicketClaims) => {
-      journal.push(`sign ${claims.node}`);
-      return signTicket(claims, TICKET_KEYS.privateKey);
+    ticketSigner: (claims) => {
+      const sign = createTicketSigner(claims, TICKET_KEYS.privateKey);
+      return (own) => {
+        journal.push(`sign ${own.node}`);
+        return sign(own);
+      };
     },
     tell: (text) => {
       told.push(text);

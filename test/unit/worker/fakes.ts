@@ -12,7 +12,7 @@ import type {
   Uid,
 } from '../../../src/base/ids.ts';
 import { signCertificate } from '../../../src/lease/certificate.ts';
-import { openTicket, signTicket, type TicketClaims } from '../../../src/lease/ticket.ts';
+import { createTicketSigner, openTicket, type TicketClaims } from '../../../src/lease/ticket.ts';
 import type { StateFiles } from '../../../src/os/state-files.ts';
 import type { Resources, StepResult, StreamCommand, StreamEvent } from '../../../src/rpc/message.ts';
 import type { ServerStream } from '../../../src/rpc/verbs.ts';
@@ -382,8 +382,10 @@ export const claimsFor = (nonce: string, changes: Partial<TicketClaims> = {}): T
   ...changes,
 });
 
-export const ticketFor = (nonce: string, changes: Partial<TicketClaims> = {}): string =>
-  signTicket(claimsFor(nonce, changes), KEYS.privateKey);
+export const ticketFor = (nonce: string, changes: Partial<TicketClaims> = {}): string => {
+  const claims = claimsFor(nonce, changes);
+  return createTicketSigner(claims, KEYS.privateKey)(claims);
+};
 
 export const drainOf = (
   changes: Partial<{ lease: number; epoch: number; uid: number; nonce: string }> = {},
