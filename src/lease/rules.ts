@@ -200,41 +200,52 @@ const isMountEncodable = (mount: MountFacts): boolean =>
   isEncodable(mount.type, LIMITS.mountWordBytesMax) &&
   isEncodable(mount.fsid, LIMITS.mountWordBytesMax);
 
+const isSameMount = (one: MountFacts, other: MountFacts): boolean =>
+  one.source === other.source && one.type === other.type && one.fsid === other.fsid;
+
+/** What one node saw in prepare. */
+export type NodeMounts = { readonly node: NodeName; readonly mounts: readonly MountFacts[] };
+
 /**
- * Records what lies mounted below the lease's paths, as one node saw it in prepare. Every node must see the same:
- * a node that writes elsewhere leaves files where normalise does not look.
+ * Records what lies mounted below the lease's paths, as its nodes saw it in prepare. Every node must see the same:
+ * a node that writes elsewhere leaves files where normalise does not look. All at once, since a decision has a cost for
+ * each node of the lease.
  */
 export const decideRecordMounts = (
   state: LeaseState,
   facts: RuleFacts,
   ref: LeaseRef,
-  node: NodeName,
-  mounts: readonly MountFacts[],
+  seen: readonly NodeMounts[],
 ): LeaseDecision<LeaseView> => {
   const found = findIn(state, ref, ['active']);
   if (!found.ok) return found;
   const lease = found.value;
-  if (!lease.nodes.has(node)) return refuse('node-unknown', `${node} is not a node of ${nameLease(lease)}`);
   const scopes = scopesOf(lease);
-  const added = new Map<string, MountFacts>();
-  for (const mount of mounts) {
-    if (!scopes.includes(mount.path))
-      return refuse('protocol', `${node} reports a mount for ${mount.path}, which is not of the lease`);
-    if (!isMountEncodable(mount))
-      return refuse('protocol', `${node} reports a mount for ${mount.path} that cannot be recorded`);
-    const recorded = lease.mounts.find((one) => one.mount.path === mount.path);
-    const known = recorded?.mount ?? added.get(mount.path);
-    if (known === undefined) added.set(mount.path, mount);
-    else if (known.source !== mount.source || known.type !== mount.type || known.fsid !== mount.fsid)
-      return refuse(
-        'mount-changed',
-        `${mount.path} is ${mount.type} ${mount.source} (${mount.fsid}) on ${node}, ` +
-          `but ${known.type} ${known.source} (${known.fsid}) on ${recorded?.node ?? node}`,
-        { at: node },
-      );
+  const known = new Map(lease.mounts.map(({ node, mount }) => [mount.path, { node, mount }]));
+  const events: ExistingEvent[] = [];
+  for (const { node, mounts } of seen) {
+    if (!lease.nodes.has(node)) return refuse('node-unknown', `${node} is not a node of ${nameLease(lease)}`);
+    const added: MountFacts[] = [];
+    for (const mount of mounts) {
+      if (!scopes.includes(mount.path))
+        return refuse('protocol', `${node} reports a mount for ${mount.path}, which is not of the lease`);
+      if (!isMountEncodable(mount))
+        return refuse('protocol', `${node} reports a mount for ${mount.path} that cannot be recorded`);
+      const before = known.get(mount.path);
+      if (before === undefined) {
+        known.set(mount.path, { node, mount });
+        added.push(mount);
+      } else if (!isSameMount(mount, before.mount)) {
+        return refuse(
+          'mount-changed',
+          `${mount.path} is ${mount.type} ${mount.source} (${mount.fsid}) on ${node}, ` +
+            `but ${before.mount.type} ${before.mount.source} (${before.mount.fsid}) on ${before.node}`,
+          { at: node },
+        );
+      }
+    }
+    if (added.length > 0) events.push({ kind: 'mounts', lease: lease.number, node, mounts: added });
   }
-  const events: readonly ExistingEvent[] =
-    added.size === 0 ? [] : [{ kind: 'mounts', lease: lease.number, node, mounts: [...added.values()] }];
   return change(lease, events, facts);
 };
 

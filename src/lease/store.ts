@@ -10,7 +10,7 @@ import type { Committed, LeaseLog, LogNotice } from '../wal/log.ts';
 import type { AllocateRequest } from './allocate.ts';
 import { openCertificate } from './certificate.ts';
 import { decide } from './decision.ts';
-import type { LeaseEvent, MountFacts } from './event.ts';
+import type { LeaseEvent } from './event.ts';
 import { type Allocated, JobLeases, type JobLeasesPorts, renewTerm } from './job-leases.ts';
 import { findLease, type LeaseRef } from './reference.ts';
 import { unwrap } from './refusal.ts';
@@ -35,6 +35,7 @@ import {
   findRunning,
   type NodeBinding,
   type NodeCertificate,
+  type NodeMounts,
   type NormaliseStart,
   type QuarantineRequest,
   type ReclaimRequest,
@@ -92,9 +93,9 @@ export class LeaseStore {
     return this.#commit((state, facts) => decideJoin(state, facts, ref, node));
   }
 
-  /** Throws 'mount-changed' when the node sees another mount than the nodes before it. */
-  recordMounts(ref: LeaseRef, node: NodeName, mounts: readonly MountFacts[]): Promise<Committed<LeaseView>> {
-    return this.#commit((state, facts) => decideRecordMounts(state, facts, ref, node, mounts));
+  /** Throws 'mount-changed' when a node sees another mount than the nodes before it, and records nothing then. */
+  recordMounts(ref: LeaseRef, seen: readonly NodeMounts[]): Promise<Committed<LeaseView>> {
+    return this.#commit((state, facts) => decideRecordMounts(state, facts, ref, seen));
   }
 
   /** Ends the right to run, with a fresh nonce for every node that has not certified. */

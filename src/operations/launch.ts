@@ -126,13 +126,8 @@ const recordMounts = async (
   ref: LeaseRef,
   prepared: readonly { readonly node: NodeName; readonly value: ResponseOf<'prepare'> }[],
 ): Promise<void> => {
-  const mounts = new Map(prepared.map(({ node, value }) => [node, value.mounts]));
-  // Together, because commits that wait together share one write of the log.
-  const answers = await askAll([...mounts.keys()], async (node) => {
-    tellNotices(context, (await context.leases.recordMounts(ref, node, mounts.get(node) ?? [])).notices);
-  });
-  const [first] = failures(answers);
-  if (first !== undefined) throw first;
+  const seen = prepared.map(({ node, value: { mounts } }) => ({ node, mounts }));
+  tellNotices(context, (await context.leases.recordMounts(ref, seen)).notices);
 };
 
 /** A worker of protocol 1.0 does not know the key and says nothing of it: the job would run without its limits. */

@@ -143,7 +143,7 @@ describe('bind', () => {
 describe('mounts', () => {
   const mount: MountFacts = { path: '/scratch/xce', source: 'srv:/vol', type: 'nfs4', fsid: '0' };
   const record = (scene: Scene, name: string, ...mounts: MountFacts[]) =>
-    refusal(scene, () => decideRecordMounts(scene.state, facts(), ref, node(name), mounts));
+    refusal(scene, () => decideRecordMounts(scene.state, facts(), ref, [{ node: node(name), mounts }]));
 
   test('are recorded once and must be the same on every node', () => {
     const { scene, lease } = makeScene();
@@ -153,6 +153,20 @@ describe('mounts', () => {
     expect(scene.log).toHaveLength(count);
     expect(record(scene, 'n2', { ...mount, source: '/dev/sda1' })).toBe('mount-changed');
     expect(record(scene, 'n2', { ...mount, fsid: '1' })).toBe('mount-changed');
+    expect(lease.mounts).toEqual([{ node: 'n1', mount }]);
+  });
+
+  test('of several nodes at once are compared as well, and recorded only if all fit', () => {
+    const { scene, lease } = makeScene();
+    const seen = (fsid: string) => [
+      { node: node('n1'), mounts: [mount] },
+      { node: node('n2'), mounts: [{ ...mount, fsid }] },
+    ];
+    const decide = (fsid: string) => () => decideRecordMounts(scene.state, facts(), ref, seen(fsid));
+    const count = scene.log.length;
+    expect(refusal(scene, decide('1'))).toBe('mount-changed');
+    expect(scene.log).toHaveLength(count);
+    expect(refusal(scene, decide('0'))).toBe('no refusal');
     expect(lease.mounts).toEqual([{ node: 'n1', mount }]);
   });
 

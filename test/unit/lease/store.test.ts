@@ -236,7 +236,7 @@ describe('the way of one lease', () => {
 
     for (let round = 0; round < 2; round += 1) {
       await store.bind(ref, bindings);
-      await store.recordMounts(ref, node('n1'), [mount]);
+      await store.recordMounts(ref, [{ node: node('n1'), mounts: [mount] }]);
       await store.renew(ref, 120_000);
     }
     expect((await store.show(ref)).mounts).toEqual([mount]);
