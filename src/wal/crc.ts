@@ -4,9 +4,9 @@ import { crc32 } from 'node:zlib';
 const NATIVE_BYTES_MIN = 640;
 
 const POLYNOMIAL = 0xedb88320;
-/** Eight tables of 256: entry b of table k is the CRC of byte b with k zero bytes behind it. */
-const TABLES = ((): Uint32Array => {
-  const tables = new Uint32Array(8 * 256);
+/** Sixteen tables of 256: entry b of table k is the CRC of byte b with k zero bytes behind it. */
+const TABLES = ((): Int32Array => {
+  const tables = new Int32Array(16 * 256);
   for (let byte = 0; byte < 256; byte++) {
     let crc = byte;
     for (let bit = 0; bit < 8; bit++) crc = (crc & 1) === 1 ? (crc >>> 1) ^ POLYNOMIAL : crc >>> 1;
@@ -19,32 +19,37 @@ const TABLES = ((): Uint32Array => {
   return tables;
 })();
 
+/** The CRC of a word of four bytes, the first lowest, with `behind` words of zeros behind it. */
+const crcOfWord = (word: number, behind: number): number => {
+  const table = behind << 10;
+  return (
+    (TABLES[table + 768 + (word & 0xff)] as number) ^
+    (TABLES[table + 512 + ((word >>> 8) & 0xff)] as number) ^
+    (TABLES[table + 256 + ((word >>> 16) & 0xff)] as number) ^
+    (TABLES[table + (word >>> 24)] as number)
+  );
+};
+
 /**
- * CRC-32 (IEEE 802.3, as in gzip) of bytes[start, end), going on from `crc`. Most records are short, and for those
- * a call of zlib takes eight times as long as this (measured at 24 bytes).
+ * CRC-32 (IEEE 802.3, as in gzip) of the bytes from `start` to before `end`, going on from `crc`. Most records are
+ * short, and for those a call of zlib takes eight times as long as this (measured at 24 bytes).
  */
-export const crcOf = (bytes: Uint8Array, start: number, end: number, crc = 0): number => {
-  if (end - start >= NATIVE_BYTES_MIN) return crc32(bytes.subarray(start, end), crc);
-  const table = TABLES;
+export const crcOfView = (view: DataView, start: number, end: number, crc = 0): number => {
+  if (end - start >= NATIVE_BYTES_MIN)
+    return crc32(new Uint8Array(view.buffer, view.byteOffset + start, end - start), crc);
   let rest = ~crc;
   let at = start;
-  for (; at + 8 <= end; at += 8) {
-    const four =
-      rest ^
-      ((bytes[at] as number) |
-        ((bytes[at + 1] as number) << 8) |
-        ((bytes[at + 2] as number) << 16) |
-        ((bytes[at + 3] as number) << 24));
+  for (; at + 16 <= end; at += 16)
     rest =
-      (table[1792 + (four & 0xff)] as number) ^
-      (table[1536 + ((four >>> 8) & 0xff)] as number) ^
-      (table[1280 + ((four >>> 16) & 0xff)] as number) ^
-      (table[1024 + (four >>> 24)] as number) ^
-      (table[768 + (bytes[at + 4] as number)] as number) ^
-      (table[512 + (bytes[at + 5] as number)] as number) ^
-      (table[256 + (bytes[at + 6] as number)] as number) ^
-      (table[bytes[at + 7] as number] as number);
-  }
-  for (; at < end; at++) rest = (table[(rest ^ (bytes[at] as number)) & 0xff] as number) ^ (rest >>> 8);
+      crcOfWord(rest ^ view.getInt32(at, true), 3) ^
+      crcOfWord(view.getInt32(at + 4, true), 2) ^
+      crcOfWord(view.getInt32(at + 8, true), 1) ^
+      crcOfWord(view.getInt32(at + 12, true), 0);
+  for (; at + 4 <= end; at += 4) rest = crcOfWord(rest ^ view.getInt32(at, true), 0);
+  for (; at < end; at++) rest = (TABLES[(rest ^ view.getUint8(at)) & 0xff] as number) ^ (rest >>> 8);
   return ~rest >>> 0;
 };
+
+/** The same of bytes[start, end); where there is a view of them already, that is faster. */
+export const crcOf = (bytes: Uint8Array, start: number, end: number, crc = 0): number =>
+  crcOfView(new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), start, end, crc);

@@ -3,7 +3,7 @@
  * and does not check is either a torn tail or corruption; `isTorn` is the one place that tells them apart.
  */
 import { XceError } from '../base/errors.ts';
-import { crcOf } from './crc.ts';
+import { crcOfView } from './crc.ts';
 import type { SelectRecord } from './machine.ts';
 import {
   CHECKED_HEADER_BYTES,
@@ -109,7 +109,7 @@ export const isWithoutStart = async (source: ByteSource): Promise<boolean> => {
   const length = await readUpTo(source, bytes, 0);
   if (bytes.every((byte) => byte === 0)) return true;
   const view = viewOf(bytes);
-  if (length < HEADER_BYTES || crcOf(bytes, 0, CHECKED_HEADER_BYTES) !== view.getUint32(FIELD.check)) {
+  if (length < HEADER_BYTES || crcOfView(view, 0, CHECKED_HEADER_BYTES) !== view.getUint32(FIELD.check)) {
     return false;
   }
   return view.getUint32(FIELD.sequence) > 0 || view.getUint32(FIELD.sequence + 4) > 0;
@@ -174,6 +174,124 @@ const endAt = async (
   return { position, tornBytes: endOfFile - offset };
 };
 
+/** Why reading ends before the end of the file: what is left there, or that no more is wanted. */
+type Stop = { readonly reason: string; readonly suspect: Suspect } | 'enough';
+
+const UNKNOWN: Suspect = { frameBytes: undefined, checks: undefined };
+
+/** The part of a file that is in memory, and the frames in it. */
+class FrameWindow {
+  readonly #path: string;
+  #buffer: Buffer;
+  #view: DataView;
+  readonly #frame: Frame;
+  /** The frame at `position` stands at `start` in the buffer; the buffer is filled to `end`. */
+  #start = 0;
+  #end = 0;
+  #offset: number;
+  #sequence: number;
+  #chain: number;
+
+  constructor(path: string, from: FramePosition, bytes: number) {
+    this.#path = path;
+    this.#buffer = Buffer.allocUnsafeSlow(bytes);
+    this.#view = viewOf(this.#buffer);
+    this.#frame = new Frame(path, this.#buffer);
+    this.#offset = from.offset;
+    this.#sequence = from.sequence;
+    this.#chain = from.chain;
+  }
+
+  /** Behind the last frame that was visited. */
+  get position(): FramePosition {
+    return { offset: this.#offset, sequence: this.#sequence, chain: this.#chain };
+  }
+  /** Bytes behind it that are in memory. */
+  get restBytes(): number {
+    return this.#end - this.#start;
+  }
+  /** Length of the frame that they begin, when its header is among them. */
+  get frameBytes(): number | undefined {
+    if (this.restBytes < HEADER_BYTES) return undefined;
+    return HEADER_BYTES + this.#view.getUint32(this.#start + FIELD.length) + TRAILER_BYTES;
+  }
+
+  /** Reads what stands behind them; returns false at the end of the file. */
+  async fill(source: ByteSource): Promise<boolean> {
+    const rest = this.restBytes;
+    const wanted = this.frameBytes ?? HEADER_BYTES;
+    if (wanted > this.#buffer.length) {
+      const larger = Buffer.allocUnsafeSlow(wanted + CHUNK_BYTES);
+      larger.set(this.#buffer.subarray(this.#start, this.#end));
+      this.#buffer = larger;
+      this.#view = viewOf(larger);
+    } else {
+      this.#buffer.copyWithin(0, this.#start, this.#end);
+    }
+    this.#start = 0;
+    this.#end = rest;
+    const count = await source.read(this.#buffer.subarray(rest), this.#offset + rest);
+    this.#end += count;
+    return count > 0;
+  }
+
+  /** Visits the whole frames; undefined when the rest is the beginning of one. */
+  visit(visit: (frame: Frame) => void, isEnough: () => boolean): Stop | undefined {
+    const path = this.#path;
+    const view = this.#view;
+    const frame = this.#frame;
+    frame.bytes = this.#buffer;
+    frame.view = view;
+    while (this.#end - this.#start >= HEADER_BYTES) {
+      const start = this.#start;
+      const offset = this.#offset;
+      const headerCheck = crcOfView(view, start, start + CHECKED_HEADER_BYTES);
+      if (headerCheck !== view.getUint32(start + FIELD.check))
+        return { reason: 'the checksum of a frame header is wrong', suspect: UNKNOWN };
+      if (view.getUint32(start + FIELD.magic) !== MAGIC)
+        throw corruptLog(path, offset, 'a frame does not begin with XCEL');
+      const type = view.getUint8(start + FIELD.type);
+      const version = view.getUint8(start + FIELD.version);
+      if (version !== FORMAT_VERSION)
+        throw newerLog(path, offset, `of format version ${version}; this program reads ${FORMAT_VERSION}`);
+      if (!isRecordType(type)) throw newerLog(path, offset, `of type ${type}`);
+      if (view.getUint16(start + FIELD.zero) !== 0) throw newerLog(path, offset, 'with flags');
+      const length = view.getUint32(start + FIELD.length);
+      if (length > PAYLOAD_BYTES_MAX) throw corruptLog(path, offset, `a payload of ${length} bytes`);
+      // Below 2^53 for as long as there is a disk to hold the log.
+      const number =
+        view.getUint32(start + FIELD.sequence) * 2 ** 32 + view.getUint32(start + FIELD.sequence + 4);
+      if (number !== this.#sequence)
+        throw corruptLog(path, offset, `record ${number} stands where ${this.#sequence} belongs`);
+      if (view.getUint32(start + FIELD.chain) !== this.#chain)
+        throw corruptLog(path, offset, 'the record does not follow the one before it');
+      const frameBytes = HEADER_BYTES + length + TRAILER_BYTES;
+      if (frameBytes > this.#end - start) return undefined;
+      const payloadEnd = start + HEADER_BYTES + length;
+      const check = crcOfView(view, start + HEADER_BYTES, payloadEnd, headerCheck);
+      const found = view.getUint32(payloadEnd);
+      if (check !== found)
+        return {
+          reason: 'the checksum of a record is wrong',
+          suspect: { frameBytes, checks: [check, found] },
+        };
+      frame.type = type;
+      frame.sequence = number;
+      frame.offset = offset;
+      frame.chain = check;
+      frame.start = start + HEADER_BYTES;
+      frame.end = payloadEnd;
+      visit(frame);
+      this.#start = start + frameBytes;
+      this.#offset = offset + frameBytes;
+      this.#sequence = number + 1;
+      this.#chain = check;
+      if (isEnough()) return 'enough';
+    }
+    return undefined;
+  }
+}
+
 /**
  * Reads frames from `from` to the end of the file, or until `isEnough` says so after one of them. Throws 'log-corrupt'
  * with the offset of the frame that does not check, 'log-version' for one of a newer format; what `visit` throws
@@ -187,92 +305,20 @@ export const readFrames = async (
   isEnough: () => boolean = () => false,
   chunkBytes = CHUNK_BYTES,
 ): Promise<FramesRead> => {
-  let buffer = Buffer.allocUnsafeSlow(chunkBytes);
-  let view = viewOf(buffer);
-  const frame = new Frame(path, buffer);
-  let { offset, sequence, chain } = from;
-  /** The frame at `offset` stands at `start` in the buffer; the buffer is filled to `end`. */
-  let start = 0;
-  let end = 0;
-
-  for (;;) {
-    while (end - start >= HEADER_BYTES) {
-      const headerCheck = crcOf(buffer, start, start + CHECKED_HEADER_BYTES);
-      if (headerCheck !== view.getUint32(start + FIELD.check)) {
-        const suspect = { frameBytes: undefined, checks: undefined };
-        const reason = 'the checksum of a frame header is wrong';
-        return await endAt(source, path, { offset, sequence, chain }, end - start, reason, suspect);
-      }
-      if (view.getUint32(start + FIELD.magic) !== MAGIC) {
-        throw corruptLog(path, offset, 'a frame does not begin with XCEL');
-      }
-      const type = buffer[start + FIELD.type] ?? 0;
-      const version = buffer[start + FIELD.version] ?? 0;
-      if (version !== FORMAT_VERSION) {
-        throw newerLog(path, offset, `of format version ${version}; this program reads ${FORMAT_VERSION}`);
-      }
-      if (!isRecordType(type)) throw newerLog(path, offset, `of type ${type}`);
-      if (view.getUint16(start + FIELD.zero) !== 0) throw newerLog(path, offset, 'with flags');
-      const length = view.getUint32(start + FIELD.length);
-      if (length > PAYLOAD_BYTES_MAX) throw corruptLog(path, offset, `a payload of ${length} bytes`);
-      // Below 2^53 for as long as there is a disk to hold the log.
-      const number =
-        view.getUint32(start + FIELD.sequence) * 2 ** 32 + view.getUint32(start + FIELD.sequence + 4);
-      if (number !== sequence) {
-        throw corruptLog(path, offset, `record ${number} stands where ${sequence} belongs`);
-      }
-      if (view.getUint32(start + FIELD.chain) !== chain) {
-        throw corruptLog(path, offset, 'the record does not follow the one before it');
-      }
-      const frameBytes = HEADER_BYTES + length + TRAILER_BYTES;
-      if (frameBytes > end - start) break;
-      const payloadEnd = start + HEADER_BYTES + length;
-      const check = crcOf(buffer, start + HEADER_BYTES, payloadEnd, headerCheck);
-      const found = view.getUint32(payloadEnd);
-      if (check !== found) {
-        const suspect = { frameBytes, checks: [check, found] as const };
-        const reason = 'the checksum of a record is wrong';
-        return await endAt(source, path, { offset, sequence, chain }, end - start, reason, suspect);
-      }
-      frame.type = type;
-      frame.sequence = sequence;
-      frame.offset = offset;
-      frame.chain = check;
-      frame.bytes = buffer;
-      frame.view = view;
-      frame.start = start + HEADER_BYTES;
-      frame.end = payloadEnd;
-      visit(frame);
-      start += frameBytes;
-      offset += frameBytes;
-      sequence += 1;
-      chain = check;
-      if (isEnough()) return { position: { offset, sequence, chain }, tornBytes: 0 };
-    }
-    const rest = end - start;
-    const wanted =
-      rest >= HEADER_BYTES
-        ? HEADER_BYTES + view.getUint32(start + FIELD.length) + TRAILER_BYTES
-        : HEADER_BYTES;
-    if (wanted > buffer.length) {
-      const larger = Buffer.allocUnsafeSlow(wanted + CHUNK_BYTES);
-      larger.set(buffer.subarray(start, end));
-      buffer = larger;
-      view = viewOf(buffer);
-    } else {
-      buffer.copyWithin(0, start, end);
-    }
-    start = 0;
-    end = rest;
-    const count = await source.read(buffer.subarray(end), offset + rest);
-    if (count > 0) {
-      end += count;
-      continue;
-    }
-    if (rest === 0) return { position: { offset, sequence, chain }, tornBytes: 0 };
-    const suspect = { frameBytes: rest < HEADER_BYTES ? undefined : wanted, checks: undefined };
-    return await endAt(source, path, { offset, sequence, chain }, rest, 'the record is cut off', suspect);
+  const window = new FrameWindow(path, from, chunkBytes);
+  while (await window.fill(source)) {
+    const stop = window.visit(visit, isEnough);
+    if (stop === undefined) continue;
+    const { position, restBytes } = window;
+    if (stop === 'enough') return { position, tornBytes: 0 };
+    return await endAt(source, path, position, restBytes, stop.reason, stop.suspect);
   }
+  const { position, restBytes, frameBytes } = window;
+  if (restBytes === 0) return { position, tornBytes: 0 };
+  return await endAt(source, path, position, restBytes, 'the record is cut off', {
+    frameBytes,
+    checks: undefined,
+  });
 };
 
 /** Reads a payload field by field; every read checks that the bytes are there. */
