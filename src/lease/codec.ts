@@ -6,16 +6,26 @@
 import { Buffer } from 'node:buffer';
 import { assert, XceError } from '../base/errors.ts';
 
+const NO_BYTES = Buffer.alloc(0);
+/** Stands for a byte behind the end; it ends a number. */
+const NO_BYTE = -1;
+
+const viewOf = ({ buffer, byteOffset, byteLength }: Uint8Array): DataView =>
+  new DataView(buffer, byteOffset, byteLength);
+
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 /** The same bytes with the methods of a Buffer. */
 export const asBuffer = (bytes: Uint8Array): Buffer =>
   bytes instanceof Buffer ? bytes : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 
-const isAscii = (bytes: Uint8Array, start: number, end: number): boolean => {
+/** Whether all bytes of view[start, end) are below 0x80. */
+const isAscii = (view: DataView, start: number, end: number): boolean => {
   let seen = 0;
-  for (let index = start; index < end; index += 1) seen |= bytes[index] as number;
-  return seen < 0x80;
+  let at = start;
+  for (; at + 4 <= end; at += 4) seen |= view.getInt32(at);
+  for (; at < end; at += 1) seen |= view.getUint8(at);
+  return (seen & 0x80808080) === 0;
 };
 
 /** Whether a text fits and comes back as it is; UTF-8 has no lone surrogates. */
@@ -38,16 +48,19 @@ const WORD_PLACES = 1 << 14;
 /** Words differ at their ends (node names are numbered), so that the place follows from these bytes of them. */
 const WORD_END_BYTES = 4;
 
-const placeOf = (bytes: Uint8Array, start: number, end: number): number => {
+const placeOf = (view: DataView, start: number, end: number): number => {
   let hash = end - start;
   for (let at = Math.max(start, end - WORD_END_BYTES); at < end; at += 1)
-    hash = Math.imul(hash, 0x01000193) ^ (bytes[at] as number);
+    hash = Math.imul(hash, 0x01000193) ^ view.getUint8(at);
   return (hash ^ (hash >>> 15)) & (WORD_PLACES - 1);
 };
 
-const isAt = (word: Uint8Array, bytes: Uint8Array, start: number, end: number): boolean => {
-  if (word.length !== end - start) return false;
-  for (let at = 0; at < word.length; at += 1) if (word[at] !== bytes[start + at]) return false;
+const isAt = (word: DataView, view: DataView, start: number, end: number): boolean => {
+  const length = end - start;
+  if (word.byteLength !== length) return false;
+  let at = 0;
+  for (; at + 4 <= length; at += 4) if (word.getInt32(at) !== view.getInt32(start + at)) return false;
+  for (; at < length; at += 1) if (word.getUint8(at) !== view.getUint8(start + at)) return false;
   return true;
 };
 
@@ -56,19 +69,20 @@ const isAt = (word: Uint8Array, bytes: Uint8Array, start: number, end: number): 
  * log of ever new texts cannot make it grow.
  */
 export class WordTable<Word extends string> {
-  readonly #bytes: (Uint8Array | undefined)[] = new Array(WORD_PLACES);
+  readonly #bytes: (DataView | undefined)[] = new Array(WORD_PLACES);
   readonly #words: (Word | undefined)[] = new Array(WORD_PLACES);
 
-  /** The word that bytes[start, end) are, when it is known. */
-  find(bytes: Uint8Array, start: number, end: number): Word | undefined {
-    const place = placeOf(bytes, start, end);
+  /** The word that view[start, end) is, when it is known. */
+  find(view: DataView, start: number, end: number): Word | undefined {
+    const place = placeOf(view, start, end);
     const known = this.#bytes[place];
-    return known !== undefined && isAt(known, bytes, start, end) ? this.#words[place] : undefined;
+    return known !== undefined && isAt(known, view, start, end) ? this.#words[place] : undefined;
   }
 
-  keep(bytes: Uint8Array, start: number, end: number, word: Word): Word {
-    const place = placeOf(bytes, start, end);
-    this.#bytes[place] = new Uint8Array(bytes.subarray(start, end));
+  keep(view: DataView, start: number, end: number, word: Word): Word {
+    const place = placeOf(view, start, end);
+    const from = view.byteOffset + start;
+    this.#bytes[place] = new DataView(view.buffer.slice(from, from + end - start));
     this.#words[place] = word;
     return word;
   }
@@ -156,14 +170,23 @@ export class ByteWriter {
 
 /** Reads what ByteWriter wrote; anything else throws XceError 'log-corrupt' and reads nothing past the end. */
 export class ByteReader {
-  readonly #bytes: Buffer;
-  readonly #start: number;
-  readonly #end: number;
-  #offset: number;
+  #bytes: Buffer = NO_BYTES;
+  #view: DataView = viewOf(NO_BYTES);
+  #start = 0;
+  #end = 0;
+  #offset = 0;
 
   /** Of bytes[start, end). */
   constructor(bytes: Uint8Array, start: number, end: number) {
-    this.#bytes = asBuffer(bytes);
+    this.open(bytes, start, end);
+  }
+
+  /** Reads bytes[start, end) from now on: a reader for each of a million records would cost as much as reading them. */
+  open(bytes: Uint8Array, start: number, end: number): void {
+    if (bytes !== this.#bytes) {
+      this.#bytes = asBuffer(bytes);
+      this.#view = viewOf(bytes);
+    }
     this.#start = start;
     this.#end = end;
     this.#offset = start;
@@ -183,31 +206,31 @@ export class ByteReader {
   }
 
   whole(max: number, min = 0): number {
-    const first = this.byte();
-    const value = first < 0x80 ? first : this.#longWhole(first);
+    const bytes = this.#bytes;
+    const end = this.#end;
+    let at = this.#offset;
+    let next = at < end ? (bytes[at] as number) : NO_BYTE;
+    let value = next & 0x7f;
+    // 28 bits as an integer, which is faster, and what is above them.
+    for (let shift = 7; next >= 0x80 && shift < 28; shift += 7) {
+      at += 1;
+      next = at < end ? (bytes[at] as number) : NO_BYTE;
+      value |= (next & 0x7f) << shift;
+    }
+    if (next >= 0x80) {
+      let high = 0;
+      for (let shift = 0; next >= 0x80 && shift < 28; shift += 7) {
+        at += 1;
+        next = at < end ? (bytes[at] as number) : NO_BYTE;
+        high |= (next & 0x7f) << shift;
+      }
+      value += high * 2 ** 28;
+    }
+    if (next === NO_BYTE) throw this.corrupt('it ends too early');
+    if (next >= 0x80) throw this.corrupt('a number is too long');
+    if (next === 0 && at > this.#offset) throw this.corrupt('a number is not in its shortest form');
     if (value < min || value > max) throw this.corrupt(`a number is not between ${min} and ${max}`);
-    return value;
-  }
-
-  /** The rest of a number of several bytes: 28 bits as an integer, which is faster, and what is above them. */
-  #longWhole(first: number): number {
-    let low = first & 0x7f;
-    for (let shift = 7; shift < 28; shift += 7) {
-      const next = this.byte();
-      low |= (next & 0x7f) << shift;
-      if (next < 0x80) return this.#shortest(low, next);
-    }
-    let high = 0;
-    for (let shift = 0; shift < 28; shift += 7) {
-      const next = this.byte();
-      high |= (next & 0x7f) << shift;
-      if (next < 0x80) return this.#shortest(high * 2 ** 28 + low, next);
-    }
-    throw this.corrupt('a number is too long');
-  }
-
-  #shortest(value: number, last: number): number {
-    if (last === 0) throw this.corrupt('a number is not in its shortest form');
+    this.#offset = at + 1;
     return value;
   }
 
@@ -227,7 +250,7 @@ export class ByteReader {
   }
 
   #decodeText(start: number, end: number): string {
-    if (isAscii(this.#bytes, start, end)) return this.#bytes.toString('latin1', start, end);
+    if (isAscii(this.#view, start, end)) return this.#bytes.toString('latin1', start, end);
     try {
       return decoder.decode(this.#bytes.subarray(start, end));
     } catch {
@@ -249,8 +272,8 @@ export class ByteReader {
     const start = this.passText(bytesMax);
     const end = this.#offset;
     return (
-      table.find(this.#bytes, start, end) ??
-      table.keep(this.#bytes, start, end, make(this.#decodeText(start, end), this))
+      table.find(this.#view, start, end) ??
+      table.keep(this.#view, start, end, make(this.#decodeText(start, end), this))
     );
   }
 
@@ -268,10 +291,19 @@ export class ByteReader {
 
   hex(byteCount: number): string {
     const start = this.#offset;
-    const end = start + byteCount;
-    if (end > this.#end) throw this.corrupt('bytes end too early');
-    this.#offset = end;
-    return this.#bytes.toString('hex', start, end);
+    this.pass(byteCount);
+    return this.#bytes.toString('hex', start, this.#offset);
+  }
+
+  /** Hex that occurs in many records. */
+  hexWord(table: WordTable<string>, byteCount: number): string {
+    const start = this.#offset;
+    this.pass(byteCount);
+    const end = this.#offset;
+    return (
+      table.find(this.#view, start, end) ??
+      table.keep(this.#view, start, end, this.#bytes.toString('hex', start, end))
+    );
   }
 
   optional<Value>(read: (from: ByteReader) => Value): Value | null {
@@ -281,9 +313,9 @@ export class ByteReader {
   }
 
   list<Value>(countMax: number, read: (from: ByteReader) => Value): Value[] {
-    const count = this.whole(countMax);
-    const values: Value[] = [];
-    for (let index = 0; index < count; index += 1) values.push(read(this));
+    // As long as it will be: what grows by `push` has room for 16 more, and most lists have one member.
+    const values = new Array<Value>(this.whole(countMax));
+    for (let index = 0; index < values.length; index += 1) values[index] = read(this);
     return values;
   }
 

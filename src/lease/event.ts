@@ -196,6 +196,8 @@ export const writeTerm = (to: ByteWriter, term: Term): void => {
 
 /** Boot ids and paths: each occurs in many records. */
 const knownWords = new WordTable<string>();
+/** Keys of workers: each is in every lease of its node. */
+const knownKeys = new WordTable<string>();
 const anyWord = (text: string): string => text;
 const readBootId = (from: ByteReader): string => from.word(knownWords, LIMITS.bootIdBytesMax, anyWord);
 
@@ -267,7 +269,7 @@ export const writeBinding = (to: ByteWriter, binding: Binding): void => {
 };
 
 export const readBinding = (from: ByteReader): Binding => ({
-  workerKey: from.hex(LIMITS.workerKeyBytes),
+  workerKey: from.hexWord(knownKeys, LIMITS.workerKeyBytes),
   bootId: readBootId(from),
 });
 
@@ -432,6 +434,8 @@ const readEvent = (kind: EventKind, from: ByteReader): LeaseEvent => {
   }
 };
 
+const reader = new ByteReader(new Uint8Array(0), 0, 0);
+
 const readKind = (from: ByteReader): EventKind => {
   const version = from.byte();
   if (version === 0) throw from.corrupt('its version is 0');
@@ -457,9 +461,9 @@ export const peekEvent = (
  * exactly one event, 'log-version' on those of a newer version.
  */
 export const decodeEvent = (bytes: Uint8Array, start = 0, end = bytes.length): LeaseEvent => {
-  const from = new ByteReader(bytes, start, end);
-  const kind = readKind(from);
-  const event = readEvent(kind, from);
-  from.end();
+  reader.open(bytes, start, end);
+  const kind = readKind(reader);
+  const event = readEvent(kind, reader);
+  reader.end();
   return event;
 };
