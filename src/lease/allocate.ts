@@ -18,10 +18,11 @@ import {
 } from './decision.ts';
 import { type AttemptKey, isEarlierRun, isSameRun } from './ended.ts';
 import type { EventOf, LeaseEvent, LeaseRoot, LeaseWorkspace, Submitter } from './event.ts';
+import { type Lease, newLease } from './lease.ts';
 import { isFree, listCandidates } from './pool.ts';
 import { commandFor, nameLease } from './reference.ts';
 import { accept, type Refusal, refuse, type Verdict } from './refusal.ts';
-import { type Lease, type LeaseState, newLease } from './state.ts';
+import type { LeaseState } from './state.ts';
 import { beginTerm, remainingMs } from './term.ts';
 import { type LeaseView, viewLease } from './view.ts';
 
@@ -147,7 +148,7 @@ const checkNotEnded = (state: LeaseState, request: AllocateRequest): Verdict<und
     return refuse('lease-ended', `attempt ${request.attempt} of job ${request.job} has ended`, {
       next: 'requeue the job, so that it gets a new attempt',
     });
-  const living: readonly AttemptKey[] = state.byJob.get(request.job) ?? [];
+  const living: readonly AttemptKey[] = state.leases.ofJob(request.job);
   const later = [...living, ...ended].find((one) => isEarlierRun(request, one));
   return later === undefined
     ? accept(undefined)
@@ -160,7 +161,7 @@ const checkNotEnded = (state: LeaseState, request: AllocateRequest): Verdict<und
 
 const exhausted = (state: LeaseState, pool: IdRange, present: number): Refusal => {
   const size = pool.last - pool.first + 1;
-  const quarantined = [...state.byUid.values()].filter(
+  const quarantined = [...state.leases.values()].filter(
     (lease) => lease.status === 'quarantined' && isInRange(lease.uid, pool),
   ).length;
   return refuse('pool-exhausted', `no uid of ${pool.first}-${pool.last} is free`, {
@@ -185,7 +186,7 @@ export const decideAllocate = (
     checkTerms(request),
   ])
     if (!check.ok) return check;
-  const living = state.byJob.get(request.job) ?? [];
+  const living = state.leases.ofJob(request.job);
   const own = living.find((lease) => lease.attempt === request.attempt);
   if (own !== undefined) {
     const repeated = repeat(own, request, facts);

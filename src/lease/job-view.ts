@@ -39,9 +39,6 @@ export class JobView implements JobState {
   get leases(): JobState['leases'] {
     return this.own.leases;
   }
-  get byJob(): JobState['byJob'] {
-    return this.own.byJob;
-  }
 
   readonly ended: JobState['ended'] = {
     ofJob: (job: JobId): readonly EndedAttempt[] => {
@@ -96,7 +93,8 @@ export const jobView = (ref: LeaseRef): View<JobView, LeaseEvent> => {
         case RECORD.leases:
           return 'lease' in ref ? mayHoldLease(part, start, end, ref.lease) : holdsNeedle(start, end);
         case RECORD.nodes:
-          for (const lease of view.own.leases.keys()) if (mayHoldLease(part, start, end, lease)) return true;
+          for (const lease of view.own.leases.numbers())
+            if (mayHoldLease(part, start, end, lease)) return true;
           return false;
         default:
           return true;

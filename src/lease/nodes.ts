@@ -39,13 +39,23 @@ export class LeaseNodes {
 
   /** Nodes of a job, each once, that nothing is known of yet. */
   static untouched(names: readonly NodeName[]): LeaseNodes {
-    const facts: LeaseNode[] = [];
-    for (let place = 0; place < names.length; place += 1) facts.push(UNTOUCHED_NODE.job);
-    return new LeaseNodes(names.slice(), facts);
+    return new LeaseNodes(names.slice(), new Array<LeaseNode>(names.length).fill(UNTOUCHED_NODE.job));
   }
 
   clone(): LeaseNodes {
     return new LeaseNodes(this.#names.slice(), this.#facts.slice());
+  }
+
+  /** Becomes a copy of others, in the memory that it has. */
+  become(others: LeaseNodes): void {
+    const { size } = others;
+    for (let place = 0; place < size; place += 1) {
+      this.#names[place] = others.#names[place] as NodeName;
+      this.#facts[place] = others.#facts[place] as LeaseNode;
+    }
+    this.#names.length = size;
+    this.#facts.length = size;
+    this.#places = undefined;
   }
 
   get size(): number {

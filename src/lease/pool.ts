@@ -11,7 +11,7 @@ import type { LeaseState } from './state.ts';
 
 /** Whether a lease may take the uid, as far as the log knows. */
 export const isFree = (state: LeaseState, pool: IdRange, uid: Uid): boolean =>
-  isInRange(uid, pool) && !state.byUid.has(uid);
+  isInRange(uid, pool) && !state.leases.isHeld(uid);
 
 function* freeUids(state: LeaseState, pool: IdRange): Generator<Uid> {
   for (const uid of state.used.absent(pool)) yield uid as Uid;

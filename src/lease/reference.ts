@@ -1,7 +1,8 @@
 import type { Attempt, JobId, LeaseNumber } from '../base/ids.ts';
 import { isEarlierRun } from './ended.ts';
+import type { Lease } from './lease.ts';
 import { accept, refuse, type Verdict } from './refusal.ts';
-import type { JobState, Lease } from './state.ts';
+import type { JobState } from './state.ts';
 
 /** How callers name a lease. A job without an attempt means the latest attempt that still has a lease. */
 export type LeaseRef =
@@ -30,7 +31,7 @@ export const findLease = (state: JobState, ref: LeaseRef): Verdict<Lease> => {
       : refuse('lease-missing', `there is no lease ${ref.lease}`, { next });
   }
   const { job, attempt } = ref;
-  const living = (state.byJob.get(job) ?? []).filter((lease) => (attempt ?? lease.attempt) === lease.attempt);
+  const living = state.leases.ofJob(job).filter((lease) => (attempt ?? lease.attempt) === lease.attempt);
   const [first, ...others] = living;
   if (first !== undefined)
     return accept(others.reduce((latest, lease) => (isEarlierRun(latest, lease) ? lease : latest), first));

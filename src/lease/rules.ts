@@ -20,22 +20,19 @@ import {
   type RuleFacts,
 } from './decision.ts';
 import type { Binding, DrainNonce, LeaseEvent, MountFacts, Quarantine, QuarantineCode } from './event.ts';
-import { commandFor, findLease, type LeaseRef, nameLease } from './reference.ts';
-import { accept, type Refusal, refuse, type Verdict } from './refusal.ts';
 import {
-  type ExistingEvent,
   isFinished,
-  type JobState,
   type Lease,
-  type LeaseState,
   type LeaseStatus,
-  previewLease,
   proofOf,
   scopesOf,
   unaccountedNodes,
   uncertifiedNodes,
   unfinishedScopes,
-} from './state.ts';
+} from './lease.ts';
+import { commandFor, findLease, type LeaseRef, nameLease } from './reference.ts';
+import { accept, type Refusal, refuse, type Verdict } from './refusal.ts';
+import { type ExistingEvent, type JobState, type LeaseState, previewLease } from './state.ts';
 import { beginTerm, type Expiry, isClockTrusted, judgeExpiry, type Now, remainingMs } from './term.ts';
 import { type LeaseView, viewLease } from './view.ts';
 

@@ -35,22 +35,21 @@ import {
   writeSubmitter,
   writeTerm,
 } from './event.ts';
-import { type LeaseNode, LeaseNodes, UNTOUCHED_NODE } from './nodes.ts';
 import {
   type FinishedScope,
   LEASE_STATUSES,
   type Lease,
-  type LeaseState,
   type LeaseStatus,
   NO_MOUNTS,
   NONE_FINISHED,
   type RecordedMount,
-  restoreLease,
-} from './state.ts';
+} from './lease.ts';
+import { type LeaseNode, LeaseNodes, UNTOUCHED_NODE } from './nodes.ts';
+import { type LeaseState, restoreLease } from './state.ts';
 
 const SNAPSHOT_VERSION = 1;
 export const RECORD = { head: 1, used: 2, freed: 3, ended: 4, leases: 5, nodes: 6, reclaims: 7 } as const;
-/** The order is the order of their bytes: append only. The same holds for LEASE_STATUSES. */
+/** The order is the order of their bytes: append only. */
 const NODE_ROLES = ['job', 'helper'] as const;
 const SAFE = Number.MAX_SAFE_INTEGER;
 
@@ -207,7 +206,7 @@ const passNodes = (from: ByteReader): void => {
 };
 
 const restoreNodes = (state: LeaseState, from: ByteReader, wanted: Wanted): void => {
-  const lease = state.leases.get(readLeaseNumber(from));
+  const lease = state.leases.row(readLeaseNumber(from));
   if (lease === undefined) {
     if (wanted === undefined) throw from.corrupt('nodes of a lease that is not there');
     passNodes(from);
@@ -225,7 +224,7 @@ type ReclaimEntry = { readonly lease: Lease; readonly node: NodeName; readonly r
 
 function* reclaimEntries({ leases, withheld }: LeaseState): Generator<ReclaimEntry> {
   const holders = withheld.holders();
-  for (const lease of leases.values()) {
+  for (const lease of leases.rows()) {
     if (!holders.has(lease.number)) continue;
     for (const [node, { reclaim }] of lease.nodes) if (reclaim !== null) yield { lease, node, reclaim };
   }
@@ -239,7 +238,7 @@ const restoreReclaimed = (state: LeaseState, from: ByteReader, wanted: Wanted): 
   const number = readLeaseNumber(from);
   const name = readNode(from);
   const reclaim = readReclaim(from);
-  const nodes = state.leases.get(number)?.nodes;
+  const nodes = state.leases.row(number)?.nodes;
   if (nodes === undefined && wanted !== undefined) return;
   const node = nodes?.get(name);
   if (node === undefined || node.certificate !== null || node.reclaim !== null)
@@ -254,8 +253,8 @@ export function* snapshotState(state: LeaseState): Generator<Uint8Array> {
   yield* pack(RECORD.used, state.used, (to, range) => to.whole(range.first).whole(range.last));
   yield* pack(RECORD.freed, state.freed, (to, uid) => to.whole(uid));
   yield* pack(RECORD.ended, state.ended, writeEnded);
-  yield* pack(RECORD.leases, state.leases.values(), writeLease);
-  yield* pack(RECORD.nodes, nodesEntries(state.leases.values()), writeNodes);
+  yield* pack(RECORD.leases, state.leases.rows(), writeLease);
+  yield* pack(RECORD.nodes, nodesEntries(state.leases.rows()), writeNodes);
   yield* pack(RECORD.reclaims, reclaimEntries(state), writeReclaimed);
 }
 

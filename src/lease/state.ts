@@ -14,28 +14,25 @@
  * a finished verify pass of every scope (root or workspace). `normalise` needs the same certificates but for nodes
  * that an operator has reclaimed; what was verified before such a node certified counts no more.
  */
-import { createHash } from 'node:crypto';
 import { assert, XceError } from '../base/errors.ts';
-import type { Attempt, Epoch, JobId, LeaseNumber, NodeName, Uid } from '../base/ids.ts';
+import type { NodeName } from '../base/ids.ts';
 import { EndedAttempts } from './ended.ts';
-import type {
-  DrainNonce,
-  EventKind,
-  EventOf,
-  LeaseEvent,
-  LeaseRoot,
-  LeaseWorkspace,
-  MountFacts,
-  Quarantine,
-  Submitter,
-} from './event.ts';
-import { type LeaseNode, LeaseNodes, UNTOUCHED_NODE } from './nodes.ts';
-import type { Term } from './term.ts';
+import type { DrainNonce, EventKind, EventOf, LeaseEvent } from './event.ts';
+import {
+  isFinished,
+  isUnaccounted,
+  isUncertified,
+  type Lease,
+  type LeaseStatus,
+  NONE_FINISHED,
+  newLease,
+  scopesOf,
+  unfinishedScopes,
+} from './lease.ts';
+import { LeaseRow, LeaseTable } from './lease-table.ts';
+import { type LeaseNode, UNTOUCHED_NODE } from './nodes.ts';
 import { IdQueue, IdRanges } from './uids.ts';
 import { WithheldNodes } from './withheld.ts';
-
-export const LEASE_STATUSES = ['active', 'draining', 'normalising', 'quarantined'] as const;
-export type LeaseStatus = (typeof LEASE_STATUSES)[number];
 
 /** Events that happen to a lease that exists. */
 export type LeaseEventKind = Exclude<EventKind, 'allocate' | 'forget'>;
@@ -79,40 +76,11 @@ export const TRANSITIONS: Readonly<
   },
 };
 
-/** A mount, with the first node that reported it. */
-export type RecordedMount = { readonly node: NodeName; readonly mount: MountFacts };
-export type FinishedScope = { readonly path: string; readonly walked: number; readonly changed: number };
-
-/** There may be 100,000 of these at once, so a new one holds no collection that is empty. */
-export type Lease = {
-  readonly number: LeaseNumber;
-  readonly uid: Uid;
-  readonly job: JobId;
-  readonly attempt: Attempt;
-  readonly schedulerStartS: number | null;
-  readonly submitter: Submitter;
-  readonly roots: readonly LeaseRoot[];
-  readonly workspace: LeaseWorkspace | null;
-  status: LeaseStatus;
-  epoch: Epoch;
-  term: Term;
-  readonly nodes: LeaseNodes;
-  /** At most one for each scope. */
-  mounts: readonly RecordedMount[];
-  /** Scopes whose verify pass found nothing. */
-  finished: readonly FinishedScope[];
-  /** The last reason for quarantine; kept through a retry, replaced by the next. */
-  quarantine: Quarantine | null;
-};
-
 export type LeaseState = {
   /** Highest epoch of any event. */
   epoch: number;
   nextLease: number;
-  /** Ascending by number. */
-  readonly leases: Map<LeaseNumber, Lease>;
-  readonly byUid: Map<Uid, Lease>;
-  readonly byJob: Map<JobId, Lease[]>;
+  readonly leases: LeaseTable;
   /** Every uid that a lease ever held. */
   readonly used: IdRanges;
   /** Uids that were given back, oldest first. */
@@ -128,97 +96,32 @@ export type LeaseState = {
 export type JobState = {
   readonly epoch: number;
   readonly nextLease: number;
-  readonly leases: Pick<ReadonlyMap<LeaseNumber, Lease>, 'get'>;
-  readonly byJob: Pick<ReadonlyMap<JobId, readonly Lease[]>, 'get'>;
+  readonly leases: Pick<LeaseTable, 'get' | 'ofJob'>;
   readonly ended: Pick<EndedAttempts, 'ofJob'>;
 };
 
 export const emptyState = (): LeaseState => ({
   epoch: 0,
   nextLease: 1,
-  leases: new Map(),
-  byUid: new Map(),
-  byJob: new Map(),
+  leases: new LeaseTable(),
   used: new IdRanges(),
   freed: new IdQueue(),
   ended: new EndedAttempts(),
   withheld: new WithheldNodes(),
 });
 
-/** Paths that a verify pass must cover before the uid may be free. */
-export const scopesOf = ({ roots, workspace }: Pick<Lease, 'roots' | 'workspace'>): readonly string[] => {
-  const paths = roots.map((root) => root.path);
-  return workspace === null ? paths : [workspace.path, ...paths];
-};
-
-const isUncertified = (node: LeaseNode): boolean => node.certificate === null;
-const isUnaccounted = (node: LeaseNode): boolean => node.certificate === null && node.reclaim === null;
-
-/** Nodes without a certificate, in the order of the lease. */
-export const uncertifiedNodes = (lease: Lease): readonly NodeName[] =>
-  [...lease.nodes].filter(([, node]) => isUncertified(node)).map(([name]) => name);
-
-/** Nodes that have neither certified nor been reclaimed: with one of them no file changes its owner. */
-export const unaccountedNodes = (lease: Lease): readonly NodeName[] =>
-  [...lease.nodes].filter(([, node]) => isUnaccounted(node)).map(([name]) => name);
-
-/**
- * Names the certificates that a lease has at one moment. It changes whenever a node certifies, or joins and has to
- * certify again; equal texts mean that nothing of the lease can have run in between.
- */
-export const proofOf = ({ nodes }: Lease): string => {
-  const proof = createHash('sha256');
-  for (const [name, { certificate }] of nodes) proof.update(`${name} ${certificate ?? '-'}\n`);
-  return proof.digest('hex');
-};
-
-export const isFinished = (lease: Lease, path: string): boolean =>
-  lease.finished.some((scope) => scope.path === path);
-
-/** Scopes without a finished verify pass. */
-export const unfinishedScopes = (lease: Lease): readonly string[] =>
-  scopesOf(lease).filter((path) => !isFinished(lease, path));
-
 const impossible = (event: LeaseEvent, problem: string): XceError =>
   new XceError('log-corrupt', `the lease log does not add up: ${event.kind}: ${problem}`, {
     ...('lease' in event ? { at: `lease ${event.lease}` } : {}),
   });
 
-export const NO_MOUNTS: readonly RecordedMount[] = [];
-export const NONE_FINISHED: readonly FinishedScope[] = [];
-
-/** The lease as it is right after it was granted. */
-export const newLease = (event: EventOf<'allocate'>): Lease => ({
-  number: event.lease,
-  uid: event.uid,
-  job: event.job,
-  attempt: event.attempt,
-  schedulerStartS: event.schedulerStartS,
-  submitter: event.submitter,
-  roots: event.roots,
-  workspace: event.workspace,
-  status: 'active',
-  epoch: event.epoch,
-  term: event.term,
-  nodes: LeaseNodes.untouched(event.nodes),
-  mounts: NO_MOUNTS,
-  finished: NONE_FINISHED,
-  quarantine: null,
-});
-
-/** A copy that can be changed without the original. */
-const cloneLease = (lease: Lease): Lease => ({
-  ...lease,
-  nodes: lease.nodes.clone(),
-});
-
-const nodeOf = (lease: Lease, event: LeaseEvent, name: NodeName): LeaseNode => {
+const nodeOf = (lease: LeaseRow, event: LeaseEvent, name: NodeName): LeaseNode => {
   const node = lease.nodes.get(name);
   if (node === undefined) throw impossible(event, `${name} is not a node of the lease`);
   return node;
 };
 
-const setNonces = (lease: Lease, event: EventOf<'drain' | 'ask'>, nonces: readonly DrainNonce[]): void => {
+const setNonces = (lease: LeaseRow, event: EventOf<'drain' | 'ask'>, nonces: readonly DrainNonce[]): void => {
   for (const { node: name, nonce } of nonces) {
     const node = nodeOf(lease, event, name);
     if (node.certificate !== null) throw impossible(event, `${name} has certified already`);
@@ -230,7 +133,7 @@ const setNonces = (lease: Lease, event: EventOf<'drain' | 'ask'>, nonces: readon
 export type ExistingEvent = Exclude<LeaseEvent, { kind: 'allocate' | 'forget' }>;
 
 /** Changes the lease alone; returns false when it is no more. */
-const applyToLease = (lease: Lease, event: ExistingEvent): boolean => {
+const applyToLease = (lease: LeaseRow, event: ExistingEvent): boolean => {
   const next = TRANSITIONS[lease.status][event.kind];
   if (next === undefined) throw impossible(event, `the lease is ${lease.status}`);
   switch (event.kind) {
@@ -327,25 +230,8 @@ const applyToLease = (lease: Lease, event: ExistingEvent): boolean => {
  * event that does not apply is a bug of the rule that made it, and throws.
  */
 export const previewLease = (before: Lease, events: readonly ExistingEvent[]): Lease | undefined => {
-  const lease = cloneLease(before);
-  return events.every((event) => applyToLease(lease, event)) ? lease : undefined;
-};
-
-const addLease = (state: LeaseState, lease: Lease): void => {
-  state.leases.set(lease.number, lease);
-  state.byUid.set(lease.uid, lease);
-  const ofJob = state.byJob.get(lease.job);
-  if (ofJob === undefined) state.byJob.set(lease.job, [lease]);
-  else ofJob.push(lease);
-};
-
-const removeLease = (state: LeaseState, lease: Lease): void => {
-  state.leases.delete(lease.number);
-  state.byUid.delete(lease.uid);
-  const ofJob = state.byJob.get(lease.job);
-  assert(ofJob?.includes(lease) === true, 'a lease is one of its job');
-  if (ofJob.length === 1) state.byJob.delete(lease.job);
-  else ofJob.splice(ofJob.indexOf(lease), 1);
+  const lease = LeaseRow.alone(before);
+  return events.every((event) => applyToLease(lease, event)) ? lease.read() : undefined;
 };
 
 const checkNext = (state: LeaseState, event: EventOf<'allocate'>): void => {
@@ -370,13 +256,13 @@ const isSet = (texts: readonly string[]): boolean => texts.length < 2 || new Set
 
 const applyAllocate = (state: LeaseState, event: EventOf<'allocate'>): void => {
   checkNext(state, event);
-  const holder = state.byUid.get(event.uid);
+  const holder = state.leases.rowOfUid(event.uid);
   if (holder !== undefined) throw impossible(event, `uid ${event.uid} is held by lease ${holder.number}`);
-  const living = state.byJob.get(event.job)?.find((other) => other.attempt === event.attempt);
+  const living = state.leases.rowsOfJob(event.job).find((other) => other.attempt === event.attempt);
   if (living !== undefined) throw impossible(event, `lease ${living.number} is of the same attempt`);
   if (event.nodes.length === 0 || !isSet(event.nodes)) throw impossible(event, 'its nodes are not a set');
   if (!isSet(scopesOf(event))) throw impossible(event, 'its paths are not a set');
-  addLease(state, newLease(event));
+  state.leases.add(newLease(event));
   countGranted(state, event);
 };
 
@@ -403,7 +289,7 @@ export const applyEvent = (state: LeaseState, event: LeaseEvent): void => {
     if (!state.ended.forget(event.count)) throw impossible(event, 'there are not so many');
     return;
   }
-  const lease = state.leases.get(event.lease);
+  const lease = state.leases.row(event.lease);
   if (lease === undefined) throw impossible(event, 'there is no such lease');
   const lives = applyToLease(lease, event);
   if (event.kind === 'renew') countRenewed(state, event);
@@ -411,7 +297,6 @@ export const applyEvent = (state: LeaseState, event: LeaseEvent): void => {
   if (event.kind === 'certify') state.withheld.giveBack(event.node, event.lease);
   if (lives) return;
   assert(event.kind === 'free', 'only free ends a lease');
-  removeLease(state, lease);
   state.freed.push(lease.uid);
   state.ended.add({
     job: lease.job,
@@ -421,6 +306,7 @@ export const applyEvent = (state: LeaseState, event: LeaseEvent): void => {
     uid: lease.uid,
     endedWallMs: event.wallMs,
   });
+  state.leases.remove(lease);
 };
 
 /** Adds a lease of a snapshot. Returns false when its number, uid or attempt is held by another. */
@@ -428,10 +314,10 @@ export const restoreLease = (state: LeaseState, lease: Lease): boolean => {
   const clash =
     lease.number >= state.nextLease ||
     state.leases.has(lease.number) ||
-    state.byUid.has(lease.uid) ||
+    state.leases.isHeld(lease.uid) ||
     state.freed.has(lease.uid) ||
     !state.used.has(lease.uid) ||
-    state.byJob.get(lease.job)?.some((other) => other.attempt === lease.attempt) === true;
-  if (!clash) addLease(state, lease);
+    state.leases.rowsOfJob(lease.job).some((other) => other.attempt === lease.attempt);
+  if (!clash) state.leases.add(lease);
   return !clash;
 };

@@ -12,6 +12,7 @@ import { openCertificate } from './certificate.ts';
 import { decide } from './decision.ts';
 import type { LeaseEvent } from './event.ts';
 import { type Allocated, JobLeases, type JobLeasesPorts, renewTerm } from './job-leases.ts';
+import type { LeaseStatus } from './lease.ts';
 import { findLease, type LeaseRef } from './reference.ts';
 import { unwrap } from './refusal.ts';
 import { commitRule, NOT_MEASURED, nowOf, type Rule } from './rule-commit.ts';
@@ -41,7 +42,7 @@ import {
   type ReclaimRequest,
   type ScopeResult,
 } from './rules.ts';
-import type { LeaseState, LeaseStatus } from './state.ts';
+import type { LeaseState } from './state.ts';
 import type { Now } from './term.ts';
 import { type LeaseView, viewLease } from './view.ts';
 

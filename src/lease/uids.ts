@@ -4,6 +4,7 @@
  */
 import { assert } from '../base/errors.ts';
 import type { IdRange } from '../base/id-range.ts';
+import { IdMap } from './id-map.ts';
 
 /** A set of ids as sorted ranges that neither touch nor overlap. */
 export class IdRanges {
@@ -77,7 +78,7 @@ export class IdQueue {
   #order: number[] = [];
   #head = 0;
   /** Place of each member, counted from the first member ever. */
-  readonly #places = new Map<number, number>();
+  readonly #places = new IdMap<number>();
   #dropped = 0;
 
   get size(): number {

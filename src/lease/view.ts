@@ -1,7 +1,7 @@
 import type { Attempt, Epoch, JobId, LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import type { LeaseRoot, LeaseWorkspace, MountFacts, Quarantine, Reclaim, Submitter } from './event.ts';
+import type { FinishedScope, Lease, LeaseStatus } from './lease.ts';
 import type { LeaseNode } from './nodes.ts';
-import type { FinishedScope, Lease, LeaseStatus } from './state.ts';
 import { type Expiry, judgeExpiry, type Now, remainingMs } from './term.ts';
 
 export type LeaseNodeView = {

@@ -1,4 +1,4 @@
-import type { LeaseStatus } from '../lease/state.ts';
+import type { LeaseStatus } from '../lease/lease.ts';
 import type { LeaseView } from '../lease/view.ts';
 import type { Context } from './context.ts';
 import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';

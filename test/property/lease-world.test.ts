@@ -14,6 +14,7 @@ import { openCertificate, signCertificate } from '../../src/lease/certificate.ts
 import type { LeaseDecision, RuleFacts } from '../../src/lease/decision.ts';
 import type { LeaseEvent } from '../../src/lease/event.ts';
 import { type JobView, jobView, WholeStateNeeded } from '../../src/lease/job-view.ts';
+import { type Lease, scopesOf } from '../../src/lease/lease.ts';
 import { leaseMachine } from '../../src/lease/machine.ts';
 import { listCandidates } from '../../src/lease/pool.ts';
 import type { LeaseRef } from '../../src/lease/reference.ts';
@@ -33,7 +34,7 @@ import {
 } from '../../src/lease/rules.ts';
 import { rememberDrain, rememberTicket, type SeenUid } from '../../src/lease/seen.ts';
 import { hexOfPublicKey } from '../../src/lease/signed-text.ts';
-import { emptyState, type Lease, type LeaseState, scopesOf } from '../../src/lease/state.ts';
+import { emptyState, type LeaseState } from '../../src/lease/state.ts';
 import { checkTicket, claimsOfLease, type TicketClaims } from '../../src/lease/ticket.ts';
 import { attempt, bytesOf, epoch, IDENTITY, job, nodes, request, T0 } from '../unit/lease/scene.ts';
 
@@ -130,7 +131,7 @@ class World {
   /** Every grant passes here: nothing of the uid may be left anywhere. */
   #checkGrant(uid: Uid): void {
     if (this.state.used.has(uid)) this.reissued += 1;
-    expect(this.state.byUid.has(uid)).toBe(false);
+    expect(this.state.leases.isHeld(uid)).toBe(false);
     for (const node of this.nodes) expect([...node.alive]).not.toContain(uid);
     expect([...(this.files.get(uid) ?? [])]).toEqual([]);
   }
@@ -491,13 +492,14 @@ const ACTS: readonly { readonly weight: number; readonly act: Act }[] = [
 const checkIndices = ({ state }: World): void => {
   const leases = [...state.leases.values()];
   expect(new Set(leases.map((lease) => lease.uid)).size).toBe(leases.length);
-  expect(state.byUid.size).toBe(leases.length);
+  expect(state.leases.size).toBe(leases.length);
   for (const lease of leases) {
-    expect(state.byUid.get(lease.uid)).toBe(lease);
-    expect(state.byJob.get(lease.job)).toContain(lease);
+    expect(state.leases.rowOfUid(lease.uid)?.number).toBe(lease.number);
+    expect(state.leases.ofJob(lease.job)).toContainEqual(lease);
     expect(state.freed.has(lease.uid)).toBe(false);
   }
-  expect([...state.byJob.values()].flat()).toHaveLength(leases.length);
+  const jobs = new Set(leases.map((lease) => lease.job));
+  expect([...jobs].flatMap((id) => state.leases.ofJob(id))).toHaveLength(leases.length);
 };
 
 const step: fc.Arbitrary<Step> = fc.record({
@@ -559,7 +561,7 @@ const expectToAgree = (view: JobView, ref: LeaseRef, state: LeaseState, isCheckp
     wanted,
   ]);
   if ('lease' in ref) return;
-  expect(view.byJob.get(ref.job)).toEqual(state.byJob.get(ref.job));
+  expect(view.leases.ofJob(ref.job)).toEqual(state.leases.ofJob(ref.job));
   const ended = orWhole(() => view.ended.ofJob(ref.job));
   if (ended !== 'whole') expect(ended).toEqual(state.ended.ofJob(ref.job));
   // Nothing is left open where nothing stands behind the checkpoint.

@@ -1,7 +1,7 @@
 import { Flags } from '@oclif/core';
 import { BaseCommand } from '../../cli/base-command.ts';
 import { renderLeases } from '../../cli/render-lease.ts';
-import { LEASE_STATUSES } from '../../lease/state.ts';
+import { LEASE_STATUSES } from '../../lease/lease.ts';
 import { listLeases } from '../../operations/lease-show.ts';
 
 export default class LeaseList extends BaseCommand {

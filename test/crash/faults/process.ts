@@ -93,7 +93,7 @@ const release = async ({ store }: Controller, job: string): Promise<void> => {
   await store.free(ref);
 };
 
-const leaseOf = (state: LeaseState, job: string) => state.byJob.get(job as JobId)?.[0];
+const leaseOf = (state: LeaseState, job: string) => state.leases.ofJob(job as JobId)[0];
 
 const BEFORE = 'before';
 const CUT = 'cut';

@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { decideAllocate } from '../../../src/lease/allocate.ts';
 import type { LeaseDecision } from '../../../src/lease/decision.ts';
+import { type Lease, proofOf } from '../../../src/lease/lease.ts';
 import { leaseMachine } from '../../../src/lease/machine.ts';
 import {
   decideBeginNormalise,
@@ -12,7 +13,7 @@ import {
   decideReclaim,
   decideRetry,
 } from '../../../src/lease/rules.ts';
-import { emptyState, type Lease, type LeaseState, proofOf } from '../../../src/lease/state.ts';
+import { emptyState, type LeaseState } from '../../../src/lease/state.ts';
 import {
   at,
   attempt,
@@ -100,7 +101,7 @@ describe('a node that an operator has reclaimed', () => {
     reclaim(scene);
     const next = scene.allocate(request({ attempt: attempt(1), nodes: nodes('n1', 'n3') }));
     expect(next.uid).not.toBe(lease.uid);
-    expect(scene.state.byUid.get(lease.uid)).toBe(lease);
+    expect(scene.state.leases.rowOfUid(lease.uid)?.number).toBe(lease.number);
     expect(code(scene, () => decideBind(scene.state, facts(), ref, []))).toBe('lease-state');
   });
 

@@ -14,6 +14,8 @@ import { type AllocateRequest, decideAllocate } from '../../../src/lease/allocat
 import { openCertificate, signCertificate } from '../../../src/lease/certificate.ts';
 import type { LeaseDecision, RuleFacts } from '../../../src/lease/decision.ts';
 import type { LeaseEvent } from '../../../src/lease/event.ts';
+import { type Lease, scopesOf } from '../../../src/lease/lease.ts';
+import type { LeaseRow } from '../../../src/lease/lease-table.ts';
 import { leaseMachine } from '../../../src/lease/machine.ts';
 import type { LeaseRef } from '../../../src/lease/reference.ts';
 import { unwrap } from '../../../src/lease/refusal.ts';
@@ -27,7 +29,7 @@ import {
   type NodeBinding,
 } from '../../../src/lease/rules.ts';
 import { hexOfPublicKey } from '../../../src/lease/signed-text.ts';
-import { emptyState, type Lease, type LeaseState, scopesOf } from '../../../src/lease/state.ts';
+import { emptyState, type LeaseState } from '../../../src/lease/state.ts';
 import type { Now } from '../../../src/lease/term.ts';
 
 export const job = (text: string): JobId => text as JobId;
@@ -103,7 +105,7 @@ export class Scene {
   }
 
   /** Grants with every candidate unknown to the name service. */
-  allocate(wanted: AllocateRequest = request(), how: RuleFacts = facts()): Lease {
+  allocate(wanted: AllocateRequest = request(), how: RuleFacts = facts()): LeaseRow {
     const present = new Set<Uid>();
     const ask = (absent: readonly Uid[]) =>
       this.run(decideAllocate(this.state, how, wanted, { absent, present, wanted: 1 }));
@@ -113,10 +115,11 @@ export class Scene {
     return this.lease(allocation.lease.lease);
   }
 
-  lease(number: number): Lease {
-    const lease = this.state.leases.get(leaseNumber(number));
-    if (lease === undefined) throw new XceError('bug', `there is no lease ${number}`);
-    return lease;
+  /** The lease as it is at any time. */
+  lease(number: number): LeaseRow {
+    const row = this.state.leases.row(leaseNumber(number));
+    if (row === undefined) throw new XceError('bug', `there is no lease ${number}`);
+    return row;
   }
 
   worker(name: NodeName): TestWorker {

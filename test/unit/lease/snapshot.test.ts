@@ -33,7 +33,7 @@ describe('a snapshot', () => {
     const { state } = makeScene();
     const restored = restore(leaseMachine.snapshot(state));
     expect(bytesOf(restored).equals(bytesOf(state))).toBe(true);
-    expect(restored.leases).toEqual(state.leases);
+    expect([...restored.leases.values()]).toEqual([...state.leases.values()]);
     expect([...restored.freed]).toEqual([...state.freed]);
     expect([...restored.ended]).toEqual([...state.ended]);
     expect(restored.nextLease).toBe(state.nextLease);

@@ -1,13 +1,12 @@
 import { describe, expect, test } from 'vitest';
 import type { EventOf, LeaseEvent } from '../../../src/lease/event.ts';
+import { LEASE_STATUSES, type LeaseStatus } from '../../../src/lease/lease.ts';
+import type { LeaseRow } from '../../../src/lease/lease-table.ts';
 import { UNTOUCHED_NODE } from '../../../src/lease/nodes.ts';
 import {
   applyEvent,
   type ExistingEvent,
-  LEASE_STATUSES,
-  type Lease,
   type LeaseEventKind,
-  type LeaseStatus,
   previewLease,
   TRANSITIONS,
 } from '../../../src/lease/state.ts';
@@ -68,7 +67,7 @@ const EVENTS: { [Kind in LeaseEventKind]: EventOf<Kind> } = {
 };
 
 /** A lease for which every event of the kind holds, as far as the status allows. */
-const makeLease = (status: LeaseStatus, kind: LeaseEventKind): { scene: Scene; lease: Lease } => {
+const makeLease = (status: LeaseStatus, kind: LeaseEventKind): { scene: Scene; lease: LeaseRow } => {
   const scene = new Scene();
   const lease = scene.allocate(request({ nodes: [n1] }));
   const isProven = kind === 'normalise' || kind === 'free';
@@ -111,13 +110,13 @@ describe('an event that does not add up is corruption', () => {
     status: LeaseStatus,
     kind: LeaseEventKind,
     event: ExistingEvent,
-    change?: (l: Lease) => void,
+    change?: (l: LeaseRow) => void,
   ) => {
     const { scene, lease } = makeLease(status, kind);
     change?.(lease);
     return codeOf(() => applyEvent(scene.state, event));
   };
-  const forget = (lease: Lease) => {
+  const forget = (lease: LeaseRow) => {
     const known = lease.nodes.get(n1);
     if (known !== undefined) lease.nodes.set(n1, { ...known, certificate: null });
   };
@@ -215,13 +214,13 @@ describe('an event that does not add up is corruption', () => {
 describe('a uid', () => {
   test('is held in every status and comes back last in the queue', () => {
     const scene = new Scene();
-    const first = scene.allocate();
+    const first = scene.allocate().read();
     scene.release(first);
     const second = scene.allocate(request({ job: job('43') }));
     expect([first.uid, second.uid]).toEqual([70_000, 70_001]);
     expect([...scene.state.freed]).toEqual([70_000]);
-    expect(scene.state.byUid.get(second.uid)).toBe(second);
-    expect(scene.state.byJob.get(job('42'))).toBeUndefined();
+    expect(scene.state.leases.rowOfUid(second.uid)?.number).toBe(second.number);
+    expect(scene.state.leases.ofJob(job('42'))).toEqual([]);
   });
 
   test('a helper that joins after its certificate must certify again', () => {

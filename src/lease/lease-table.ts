@@ -1,0 +1,364 @@
+/**
+ * The leases that hold a uid, found by number, by uid and by job. There may be 100,000, and a replay changes one with
+ * every record: so they are not objects, which a collector of garbage would have to follow, but rows of columns. The
+ * row of a lease that has ended is used again, with its list of nodes.
+ */
+
+import { assert } from '../base/errors.ts';
+import type { Attempt, Epoch, JobId, LeaseNumber, Uid } from '../base/ids.ts';
+import type { LeaseRoot, LeaseWorkspace, Quarantine, Submitter } from './event.ts';
+import { IdMap } from './id-map.ts';
+import {
+  type FinishedScope,
+  LEASE_STATUSES,
+  type Lease,
+  type LeaseStatus,
+  NO_MOUNTS,
+  NONE_FINISHED,
+  type RecordedMount,
+} from './lease.ts';
+import { LeaseNodes } from './nodes.ts';
+import type { Term } from './term.ts';
+
+type Numbers = Uint8Array | Int32Array | Uint32Array | Float64Array;
+
+/** The same numbers with room for as many again. */
+const widen = <Column extends Numbers>(column: Column, Longer: new (length: number) => Column): Column => {
+  const longer = new Longer(column.length * 2);
+  longer.set(column);
+  return longer;
+};
+
+/** No row. */
+const NONE = -1;
+
+class LeaseColumns {
+  /** Whole numbers beyond 32 bits, times, and NaN for a start that is not known. */
+  number: Float64Array;
+  schedulerStartS: Float64Array;
+  epoch: Float64Array;
+  ttlMs: Float64Array;
+  issuedWallMs: Float64Array;
+  issuedMonotonicMs: Float64Array;
+  uid: Uint32Array;
+  attempt: Uint32Array;
+  submitterUid: Uint32Array;
+  submitterGid: Uint32Array;
+  /** Index in LEASE_STATUSES. */
+  status: Uint8Array;
+  /** The row of the lease of the same job that came before, or NONE. */
+  earlier: Int32Array;
+  readonly job: JobId[] = [];
+  readonly bootId: string[] = [];
+  readonly roots: (readonly LeaseRoot[])[] = [];
+  readonly workspace: (LeaseWorkspace | null)[] = [];
+  readonly nodes: LeaseNodes[] = [];
+  readonly mounts: (readonly RecordedMount[])[] = [];
+  readonly finished: (readonly FinishedScope[])[] = [];
+  readonly quarantine: (Quarantine | null)[] = [];
+
+  constructor(rows: number) {
+    this.number = new Float64Array(rows);
+    this.schedulerStartS = new Float64Array(rows);
+    this.epoch = new Float64Array(rows);
+    this.ttlMs = new Float64Array(rows);
+    this.issuedWallMs = new Float64Array(rows);
+    this.issuedMonotonicMs = new Float64Array(rows);
+    this.uid = new Uint32Array(rows);
+    this.attempt = new Uint32Array(rows);
+    this.submitterUid = new Uint32Array(rows);
+    this.submitterGid = new Uint32Array(rows);
+    this.status = new Uint8Array(rows);
+    this.earlier = new Int32Array(rows);
+  }
+
+  get rows(): number {
+    return this.number.length;
+  }
+
+  widen(): void {
+    this.number = widen(this.number, Float64Array);
+    this.schedulerStartS = widen(this.schedulerStartS, Float64Array);
+    this.epoch = widen(this.epoch, Float64Array);
+    this.ttlMs = widen(this.ttlMs, Float64Array);
+    this.issuedWallMs = widen(this.issuedWallMs, Float64Array);
+    this.issuedMonotonicMs = widen(this.issuedMonotonicMs, Float64Array);
+    this.uid = widen(this.uid, Uint32Array);
+    this.attempt = widen(this.attempt, Uint32Array);
+    this.submitterUid = widen(this.submitterUid, Uint32Array);
+    this.submitterGid = widen(this.submitterGid, Uint32Array);
+    this.status = widen(this.status, Uint8Array);
+    this.earlier = widen(this.earlier, Int32Array);
+  }
+
+  set(at: number, lease: Lease): void {
+    this.number[at] = lease.number;
+    this.schedulerStartS[at] = lease.schedulerStartS ?? Number.NaN;
+    this.epoch[at] = lease.epoch;
+    this.setTerm(at, lease.term);
+    this.uid[at] = lease.uid;
+    this.attempt[at] = lease.attempt;
+    this.submitterUid[at] = lease.submitter.uid;
+    this.submitterGid[at] = lease.submitter.gid;
+    this.status[at] = LEASE_STATUSES.indexOf(lease.status);
+    this.earlier[at] = NONE;
+    this.job[at] = lease.job;
+    this.roots[at] = lease.roots;
+    this.workspace[at] = lease.workspace;
+    const nodes = this.nodes[at];
+    if (nodes === undefined) this.nodes[at] = lease.nodes.clone();
+    else nodes.become(lease.nodes);
+    this.mounts[at] = lease.mounts;
+    this.finished[at] = lease.finished;
+    this.quarantine[at] = lease.quarantine;
+  }
+
+  setTerm(at: number, { ttlMs, issued }: Term): void {
+    this.ttlMs[at] = ttlMs;
+    this.issuedWallMs[at] = issued.wallMs;
+    this.issuedMonotonicMs[at] = issued.monotonicMs;
+    this.bootId[at] = issued.bootId;
+  }
+}
+
+/** One lease of the table, as it is and as it becomes. Of no use once the lease has ended. */
+export class LeaseRow implements Lease {
+  readonly #columns: LeaseColumns;
+  readonly at: number;
+
+  constructor(columns: LeaseColumns, at: number) {
+    this.#columns = columns;
+    this.at = at;
+  }
+
+  /** A copy that can be changed without the original. */
+  static alone(lease: Lease): LeaseRow {
+    const columns = new LeaseColumns(1);
+    columns.set(0, lease);
+    return new LeaseRow(columns, 0);
+  }
+
+  get number(): LeaseNumber {
+    return this.#columns.number[this.at] as LeaseNumber;
+  }
+  get uid(): Uid {
+    return this.#columns.uid[this.at] as Uid;
+  }
+  get job(): JobId {
+    return this.#columns.job[this.at] as JobId;
+  }
+  get attempt(): Attempt {
+    return this.#columns.attempt[this.at] as Attempt;
+  }
+  get schedulerStartS(): number | null {
+    const start = this.#columns.schedulerStartS[this.at] as number;
+    return Number.isNaN(start) ? null : start;
+  }
+  get submitter(): Submitter {
+    return {
+      uid: this.#columns.submitterUid[this.at] as number,
+      gid: this.#columns.submitterGid[this.at] as number,
+    };
+  }
+  get roots(): readonly LeaseRoot[] {
+    return this.#columns.roots[this.at] as readonly LeaseRoot[];
+  }
+  get workspace(): LeaseWorkspace | null {
+    return this.#columns.workspace[this.at] as LeaseWorkspace | null;
+  }
+  /** Live as well. */
+  get nodes(): LeaseNodes {
+    return this.#columns.nodes[this.at] as LeaseNodes;
+  }
+
+  get status(): LeaseStatus {
+    return LEASE_STATUSES[this.#columns.status[this.at] as number] as LeaseStatus;
+  }
+  set status(status: LeaseStatus) {
+    this.#columns.status[this.at] = LEASE_STATUSES.indexOf(status);
+  }
+  get epoch(): Epoch {
+    return this.#columns.epoch[this.at] as Epoch;
+  }
+  set epoch(epoch: Epoch) {
+    this.#columns.epoch[this.at] = epoch;
+  }
+  get term(): Term {
+    return {
+      ttlMs: this.#columns.ttlMs[this.at] as number,
+      issued: {
+        wallMs: this.#columns.issuedWallMs[this.at] as number,
+        monotonicMs: this.#columns.issuedMonotonicMs[this.at] as number,
+        bootId: this.#columns.bootId[this.at] as string,
+      },
+    };
+  }
+  set term(term: Term) {
+    this.#columns.setTerm(this.at, term);
+  }
+  get mounts(): readonly RecordedMount[] {
+    return this.#columns.mounts[this.at] as readonly RecordedMount[];
+  }
+  set mounts(mounts: readonly RecordedMount[]) {
+    this.#columns.mounts[this.at] = mounts;
+  }
+  get finished(): readonly FinishedScope[] {
+    return this.#columns.finished[this.at] as readonly FinishedScope[];
+  }
+  set finished(finished: readonly FinishedScope[]) {
+    this.#columns.finished[this.at] = finished;
+  }
+  get quarantine(): Quarantine | null {
+    return this.#columns.quarantine[this.at] as Quarantine | null;
+  }
+  set quarantine(quarantine: Quarantine | null) {
+    this.#columns.quarantine[this.at] = quarantine;
+  }
+
+  /** The lease as it is now, whatever becomes of the row. */
+  read(): Lease {
+    return {
+      number: this.number,
+      uid: this.uid,
+      job: this.job,
+      attempt: this.attempt,
+      schedulerStartS: this.schedulerStartS,
+      submitter: this.submitter,
+      roots: this.roots,
+      workspace: this.workspace,
+      status: this.status,
+      epoch: this.epoch,
+      term: this.term,
+      nodes: this.nodes.clone(),
+      mounts: this.mounts,
+      finished: this.finished,
+      quarantine: this.quarantine,
+    };
+  }
+}
+
+const ROWS_MIN = 16;
+const NO_ROWS: readonly LeaseRow[] = [];
+const NO_ROOTS: readonly LeaseRoot[] = [];
+/** A spare row keeps the memory of this many. */
+const NODES_KEPT = 16;
+
+export class LeaseTable {
+  readonly #columns = new LeaseColumns(ROWS_MIN);
+  /** Rows below this are used, or spare. */
+  #end = 0;
+  readonly #spare: number[] = [];
+  readonly #ofNumber = new IdMap<LeaseNumber>();
+  readonly #ofUid = new IdMap<Uid>();
+  /** The row that was added last. */
+  readonly #ofJob = new Map<JobId, number>();
+
+  get size(): number {
+    return this.#ofNumber.size;
+  }
+
+  has(number: LeaseNumber): boolean {
+    return this.#ofNumber.has(number);
+  }
+
+  isHeld(uid: Uid): boolean {
+    return this.#ofUid.has(uid);
+  }
+
+  /** The lease with that number, to be changed. */
+  row(number: LeaseNumber): LeaseRow | undefined {
+    return this.#rowAt(this.#ofNumber.get(number));
+  }
+
+  /** The lease that holds the uid. */
+  rowOfUid(uid: Uid): LeaseRow | undefined {
+    return this.#rowAt(this.#ofUid.get(uid));
+  }
+
+  #rowAt(at: number | undefined): LeaseRow | undefined {
+    return at === undefined ? undefined : new LeaseRow(this.#columns, at);
+  }
+
+  /** The leases of a job, oldest first. */
+  rowsOfJob(job: JobId): readonly LeaseRow[] {
+    const newest = this.#ofJob.get(job);
+    if (newest === undefined) return NO_ROWS;
+    const rows: LeaseRow[] = [];
+    for (let at = newest; at !== NONE; at = this.#columns.earlier[at] ?? NONE)
+      rows.push(new LeaseRow(this.#columns, at));
+    return rows.reverse();
+  }
+
+  /** All, ascending by number. */
+  *rows(): Generator<LeaseRow> {
+    for (const [, at] of this.#ofNumber.entries()) yield new LeaseRow(this.#columns, at);
+  }
+
+  numbers(): readonly LeaseNumber[] {
+    return this.#ofNumber.entries().map(([number]) => number);
+  }
+
+  /** Copies of them as they are now. */
+  get(number: LeaseNumber): Lease | undefined {
+    return this.row(number)?.read();
+  }
+
+  ofJob(job: JobId): readonly Lease[] {
+    return this.rowsOfJob(job).map((row) => row.read());
+  }
+
+  *values(): Generator<Lease> {
+    for (const row of this.rows()) yield row.read();
+  }
+
+  /** Neither its number nor its uid may be there already. */
+  add(lease: Lease): void {
+    const at = this.#takeRow();
+    this.#columns.set(at, lease);
+    this.#ofNumber.set(lease.number, at);
+    this.#ofUid.set(lease.uid, at);
+    this.#columns.earlier[at] = this.#ofJob.get(lease.job) ?? NONE;
+    this.#ofJob.set(lease.job, at);
+  }
+
+  #takeRow(): number {
+    const spare = this.#spare.pop();
+    if (spare !== undefined) return spare;
+    if (this.#end === this.#columns.rows) this.#columns.widen();
+    this.#end += 1;
+    return this.#end - 1;
+  }
+
+  remove(row: LeaseRow): void {
+    this.#ofNumber.delete(row.number);
+    this.#ofUid.delete(row.uid);
+    this.#removeOfJob(row);
+    const { at } = row;
+    // Only what would keep much: numbers are written over, and so are a few nodes.
+    const { roots, workspace, nodes, mounts, finished, quarantine } = this.#columns;
+    roots[at] = NO_ROOTS;
+    workspace[at] = null;
+    if (row.nodes.size > NODES_KEPT) nodes[at] = LeaseNodes.untouched([]);
+    mounts[at] = NO_MOUNTS;
+    finished[at] = NONE_FINISHED;
+    quarantine[at] = null;
+    this.#spare.push(at);
+  }
+
+  #removeOfJob({ job, at }: LeaseRow): void {
+    const { earlier } = this.#columns;
+    const before = earlier[at] ?? NONE;
+    let later = this.#ofJob.get(job);
+    assert(later !== undefined, 'a lease is one of its job');
+    if (later === at) {
+      if (before === NONE) this.#ofJob.delete(job);
+      else this.#ofJob.set(job, before);
+      return;
+    }
+    while (earlier[later] !== at) {
+      later = earlier[later] ?? NONE;
+      assert(later !== NONE, 'a lease is one of its job');
+    }
+    earlier[later] = before;
+  }
+}
