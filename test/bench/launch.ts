@@ -5,6 +5,7 @@
 import type { ChildProcess } from 'node:child_process';
 import { CliHost, configuration } from '../cli/host.ts';
 import { bundleText } from '../support/bundle.ts';
+import type { Node } from '../support/cluster/node.ts';
 import { Site } from '../support/site.ts';
 import { interleave, measureOnce, onHost, type Usage } from './measure.ts';
 import { makeRow, type Row } from './rows.ts';
@@ -185,6 +186,52 @@ const benchStream = async (fleet: Fleet, report: Report): Promise<Row> => {
   });
 };
 
+/** Within it the worker tells its watchdog at most twice that it lives. */
+const WATCH_MS = 58_000;
+/** Two of the worker's own looks at whether it is idle, and what V8 and the connections of the launches do meanwhile. */
+const SETTLE_MS = 90_000;
+
+const residentOf = (status: string): number =>
+  (Number(/^VmRSS:\s+(\d+) kB$/m.exec(status)?.[1]) * 1024) / 1e6;
+
+const residentOfNode = async (site: Site): Promise<number> => {
+  const program = 'process.stdout.write(require("fs").readFileSync("/proc/self/status"))';
+  return residentOf((await site.workers[0]?.must(['node', '-e', program])) ?? '');
+};
+
+type Idle = { readonly residentMB: number; readonly wakeUps: number; readonly watchdog: number };
+
+/** What the workers, which have a sandbox each, hold and do while nobody asks them for anything. */
+const watchIdle = async (site: Site): Promise<readonly Idle[]> => {
+  const wakeUpsOf = async (node: Node): Promise<number> => {
+    const script = 'cat /proc/$(systemctl show -P MainPID xce-sandbox-worker)/task/*/status';
+    const text = await node.must(['sh', '-c', script]);
+    return [...text.matchAll(/^voluntary_ctxt_switches:\s+(\d+)$/gm)].reduce(
+      (sum, [, count]) => sum + Number(count),
+      0,
+    );
+  };
+  await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
+  const before = await Promise.all(site.workers.map(wakeUpsOf));
+  const beganMs = performance.now();
+  await new Promise((resolve) => setTimeout(resolve, WATCH_MS));
+  const after = await Promise.all(site.workers.map(wakeUpsOf));
+  const lastedMs = performance.now() - beganMs;
+  return await Promise.all(
+    site.workers.map(async (node, index) => {
+      const process = '/proc/$(systemctl show -P MainPID xce-sandbox-worker)';
+      const unit = await node.must(['sh', '-c', `cat ${process}/status ${process}/environ | tr "\\0" "\\n"`]);
+      const intervalMs = Number(/^WATCHDOG_USEC=(\d+)$/m.exec(unit)?.[1]) / 2000;
+      return {
+        residentMB: residentOf(unit),
+        wakeUps: (after[index] ?? 0) - (before[index] ?? 0),
+        // It keeps its watchdog content twice in its interval.
+        watchdog: Math.ceil(lastedMs / intervalMs),
+      };
+    }),
+  );
+};
+
 const benchNodes = async (report: Report): Promise<readonly Row[]> => {
   report('three nodes');
   const site = await Site.start();
@@ -199,14 +246,8 @@ const benchNodes = async (report: Report): Promise<readonly Row[]> => {
         measureOnce(onHost, ['/bin/sh', '-c', `exec ${enter(ctl ?? 0)} xce-sandbox launch --job 42 -- true`]),
       () => measureOnce(onHost, ['/bin/sh', '-c', `${all} wait`]),
     );
-    const residentMB = async (script: string): Promise<number> => {
-      const text = await site.workers[0]?.must(['sh', '-c', script]);
-      return (Number(/^VmRSS:\s+(\d+) kB$/m.exec(text ?? '')?.[1]) * 1024) / 1e6;
-    };
-    const idle = await residentMB('cat /proc/$(systemctl show -P MainPID xce-sandbox-worker)/status');
-    const node = await residentMB(
-      'node -e "process.stdout.write(require(`fs`).readFileSync(`/proc/self/status`))"',
-    );
+    report('an idle worker');
+    const idle = await watchIdle(site);
     return [
       makeRow({
         name: 'launch -- true on three nodes, sandbox there',
@@ -219,10 +260,18 @@ const benchNodes = async (report: Report): Promise<readonly Row[]> => {
       makeRow({
         name: 'idle worker, resident',
         unit: 'MB',
-        values: [idle],
+        values: idle.map(({ residentMB }) => residentMB),
         peer: 'node -e',
-        peerValues: [node],
+        peerValues: [await residentOfNode(site)],
         goal: { valueAtMost: 60 },
+      }),
+      makeRow({
+        name: 'idle worker, wake-ups of all threads in 58 s',
+        unit: '1',
+        values: idle.map(({ wakeUps }) => wakeUps),
+        peer: 'for its watchdog, at most',
+        peerValues: idle.map(({ watchdog }) => watchdog),
+        goal: { ratioAtMost: 1 },
       }),
     ];
   } finally {
