@@ -34,6 +34,7 @@ range = ${POOL.first}-${POOL.last}
 
 [directory]
 control_uid = 1001
+timeout = 30s
 
 [lease]
 directory = /ctl-shared/leases
