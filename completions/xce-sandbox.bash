@@ -58,6 +58,7 @@ _xce_sandbox_value() {
     'launch --job' | 'launch -j') echo '@any' ;;
     'launch --lease') echo '@any' ;;
     'launch --memory') echo '@any' ;;
+    'launch --mpi') echo 'prrte hydra' ;;
     'launch --nodes') echo '@any' ;;
     'launch --output' | 'launch -o') echo '@any' ;;
     'launch --profile') echo '@any' ;;

@@ -194,6 +194,25 @@ export const outputFlag = Flags.custom<OutputPattern>({
   },
 });
 
+/** `--name` alone as its first option, and `--name OPTION` as one word: oclif knows no flag that may do without its value. */
+export const spellOut = (
+  own: readonly string[],
+  name: string,
+  options: readonly [string, ...string[]],
+): string[] => {
+  const words: string[] = [];
+  for (let at = 0; at < own.length; at += 1) {
+    const word = own[at] ?? '';
+    const next = own[at + 1] ?? '';
+    if (word !== `--${name}`) words.push(word);
+    else if (options.includes(next)) {
+      words.push(`${word}=${next}`);
+      at += 1;
+    } else words.push(`${word}=${options[0]}`);
+  }
+  return words;
+};
+
 /** Separates the suite's own arguments from the job's command behind `--`, which is taken as exact bytes. */
 export const splitCommand = (
   argv: readonly string[],

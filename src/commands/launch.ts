@@ -6,12 +6,14 @@ import {
   leaseSelection,
   outputFlag,
   resourceFlags,
+  spellOut,
   splitCommand,
   stdinFlag,
   toResources,
   toSelection,
 } from '../cli/flags.ts';
 import { finishLaunch, openLaunchSession } from '../cli/launch-session.ts';
+import { MPI_LAUNCHERS } from '../mpi/launchers.ts';
 import { collectEnvironment } from '../operations/environment.ts';
 import { launchJob } from '../operations/launch.ts';
 
@@ -23,11 +25,15 @@ export default class Launch extends BaseCommand {
   static override examples = [
     '<%= config.bin %> launch --job 42 --label -- id',
     '<%= config.bin %> launch --job 42 --mpi -n 6 -- ./hello',
+    '<%= config.bin %> launch --job 42 --mpi=hydra -n 6 -- ./hello',
   ];
   static override flags = {
     ...leaseSelection,
     nodes: Flags.string({ description: 'Only these nodes of the lease.', helpValue: 'LIST' }),
-    mpi: Flags.boolean({ description: 'Start with Open MPI 5 (prterun) from the first node.' }),
+    mpi: Flags.option({ options: MPI_LAUNCHERS })({
+      description: 'Start an MPI program from the first node: with prterun (Open MPI 5), or mpiexec (MPICH).',
+      helpValue: MPI_LAUNCHERS.join('|'),
+    }),
     ranks: countFlag({
       char: 'n',
       description: 'MPI: ranks in all; default: one per node.',
@@ -69,7 +75,7 @@ export default class Launch extends BaseCommand {
 
   async run(): Promise<number> {
     const { own, command } = splitCommand(this.argv);
-    const { flags } = await this.parse(Launch, own);
+    const { flags } = await this.parse(Launch, spellOut(own, 'mpi', MPI_LAUNCHERS));
     return await this.withContext(flags, async (context) => {
       const result = await launchJob(
         context,
@@ -95,7 +101,10 @@ export default class Launch extends BaseCommand {
           resources: toResources(flags),
           stdin: flags.stdin,
         },
-        openLaunchSession({ ...flags, withTasks: !flags.mpi && flags['tasks-per-node'] !== undefined }),
+        openLaunchSession({
+          ...flags,
+          withTasks: flags.mpi === undefined && flags['tasks-per-node'] !== undefined,
+        }),
       );
       return await finishLaunch(flags, result);
     });

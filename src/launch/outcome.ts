@@ -90,14 +90,14 @@ export const decideOutcome = (facts: LaunchFacts): LaunchOutcome => {
   if (broken !== undefined) {
     return failure(
       'launch-failed',
-      `the MPI daemon on ${broken.node} ${describeEnd(broken.outcome)} although mpirun ended with 0`,
+      `the MPI daemon on ${broken.node} ${describeEnd(broken.outcome)} although the launcher ended with 0`,
     );
   }
   const missing = facts.daemonNodes.filter((node) => !daemons.some((step) => step.node === node));
   if (missing.length > 0) {
     return failure(
       'launch-failed',
-      `no MPI daemon ran on ${missing.join(', ')} although mpirun ended with 0`,
+      `no MPI daemon ran on ${missing.join(', ')} although the launcher ended with 0`,
     );
   }
   return { kind: 'job', exitStatus: 0, node: undefined };

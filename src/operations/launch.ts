@@ -22,7 +22,7 @@ import type { OutputSink, OutputStream, Writer } from '../launch/output.ts';
 import { type Launch, type LaunchEvent, type StdinPlan, startLaunch } from '../launch/run.ts';
 import { commandFor, type LeaseRef } from '../lease/reference.ts';
 import type { LeaseView } from '../lease/view.ts';
-import { prterunArguments } from '../mpi/prrte.ts';
+import { headArguments, type MpiLauncher } from '../mpi/launchers.ts';
 import { foldNodes, parseNodeList } from '../nodes/hostlist.ts';
 import { requireNodes } from '../nodes/resolve.ts';
 import type { Resources, ResponseOf } from '../rpc/message.ts';
@@ -44,7 +44,8 @@ export type LaunchInput = {
   /** NAME=value, as exact bytes. */
   readonly environment: readonly Buffer[];
   readonly directory: Buffer | undefined;
-  readonly mpi: boolean;
+  /** What starts the ranks of an MPI program from the first node; undefined: the command runs on each node. */
+  readonly mpi: MpiLauncher | undefined;
   /** MPI: ranks in all; undefined: one per slot. */
   readonly ranks: number | undefined;
   /** Tasks of each node, with MPI its slots; undefined: one, with MPI enough for `ranks`. */
@@ -197,14 +198,14 @@ const chooseNodes = (lease: LeaseView, text: string | undefined): readonly NodeN
 };
 
 const chooseStdin = (input: LaunchInput, nodes: readonly NodeName[]): readonly NodeName[] => {
-  const steps = input.mpi ? nodes.slice(0, 1) : nodes;
+  const steps = input.mpi === undefined ? nodes : nodes.slice(0, 1);
   switch (input.stdin) {
     case 'none':
       return [];
     case 'all':
       return steps;
     case undefined:
-      return input.mpi ? steps : [];
+      return input.mpi === undefined ? [] : steps;
     default:
       return requireNodes([input.stdin], steps, {
         among: `none, all, or a node with a step (${foldNodes(steps)})`,
@@ -228,7 +229,7 @@ const placeTasks = (nodes: readonly NodeName[], tasksPerNode: number): readonly 
 
 /** The command of each step, and who reads what. Throws 'usage' or 'node-unknown' before any node is asked. */
 const planSteps = (input: LaunchInput, nodes: readonly NodeName[]) => {
-  if (!input.mpi) {
+  if (input.mpi === undefined) {
     return {
       places: placeTasks(nodes, input.tasksPerNode ?? 1),
       kind: 'task' as const,
@@ -249,7 +250,7 @@ const planSteps = (input: LaunchInput, nodes: readonly NodeName[]) => {
   return {
     places: nodes.slice(0, 1).map((node): Place => ({ node, task: null })),
     kind: 'head' as const,
-    argv: prterunArguments({ nodes, ranks, tasksPerNode, argv: input.argv }),
+    argv: headArguments(input.mpi, { nodes, ranks, tasksPerNode, argv: input.argv }),
     daemonNodes: nodes.slice(1),
     stdinNodes: chooseStdin(input, nodes),
   };

@@ -156,13 +156,13 @@ export class Site {
     );
   }
 
-  /** Builds one of test/cluster/programs with the MPI compiler of the node image, for all nodes to run. */
-  async compile(name: string): Promise<string> {
+  /** Builds one of test/cluster/programs for all nodes to run, with the MPI compiler of the node image unless told. */
+  async compile(name: string, compiler = 'mpicc.openmpi', binary = name): Promise<string> {
     const source = readFileSync(new URL(`../cluster/programs/${name}.c`, import.meta.url));
     await this.controller.must(['install', '-d', '-m', '0755', '/shared/bin']);
     await this.controller.writeFile(`/shared/bin/${name}.c`, source, { mode: 0o644 });
-    await this.controller.must(['mpicc', '-o', `/shared/bin/${name}`, `/shared/bin/${name}.c`]);
-    return `/shared/bin/${name}`;
+    await this.controller.must([compiler, '-o', `/shared/bin/${binary}`, `/shared/bin/${name}.c`]);
+    return `/shared/bin/${binary}`;
   }
 
   async down(): Promise<void> {

@@ -30,6 +30,7 @@ export const LAYERS = {
   gluster: ['glusterfs-server', 'glusterfs-client', 'fuse3'],
   nfs: ['nfs-kernel-server', 'nfs-common', 'user-mode-linux', 'rpcbind', 'kmod', 'e2fsprogs'],
   etcd: ['etcd-server', 'etcd-client'],
+  mpich: ['mpich', 'libmpich-dev'],
 } as const;
 export type LayerName = keyof typeof LAYERS;
 

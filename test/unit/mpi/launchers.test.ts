@@ -1,0 +1,30 @@
+import { expect, test } from 'vitest';
+import type { NodeName } from '../../../src/base/ids.ts';
+import { headArguments } from '../../../src/mpi/launchers.ts';
+
+test('prterun gets the nodes with their slots, the ranks, and the command as it is', () => {
+  const argv = headArguments('prrte', {
+    nodes: ['n1', 'n10'] as NodeName[],
+    ranks: 5,
+    tasksPerNode: 3,
+    argv: [Buffer.from('./a out'), Buffer.from([0xff]), Buffer.alloc(0)],
+  });
+  expect(argv.map((word) => word.toString('latin1'))).toEqual([
+    ...['prterun', '--host', 'n1:3,n10:3', '-n', '5', '-x', 'PMI_FD=2147483647'],
+    ...['./a out', '\xff', ''],
+  ]);
+});
+
+test('mpiexec gets the same in its own words', () => {
+  const argv = headArguments('hydra', {
+    nodes: ['n1', 'n10'] as NodeName[],
+    ranks: 5,
+    tasksPerNode: 3,
+    argv: [Buffer.from('-n'), Buffer.from('--')],
+  });
+  expect(argv.map((word) => word.toString('latin1'))).toEqual([
+    ...['mpiexec.hydra', '-hosts', 'n1:3,n10:3', '-n', '5'],
+    ...['-genv', 'OMPI_MCA_pml', 'not_started_by_open_mpi'],
+    ...['-n', '--'],
+  ]);
+});
