@@ -297,8 +297,12 @@ export const openStream = (
         if (piece.length <= COPY_BYTES_MAX) {
           await afterWrite(http.write(encodeFrame(channel, piece)));
         } else {
+          // Together, or the header would go as a packet of its own.
+          http.cork();
           http.write(encodeFrameHeader(channel, piece.length));
-          await afterWrite(http.write(piece));
+          const more = http.write(piece);
+          http.uncork();
+          await afterWrite(more);
         }
       }
     },
