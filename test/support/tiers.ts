@@ -56,7 +56,7 @@ export const VITEST_TIERS: readonly VitestTier[] = [
     ownMounts: false,
     testMsMax: 300_000,
     hookMsMax: 1_800_000,
-    workersMax: 1,
+    workersMax: 2, // each waits for its servers most of the time
     tierMsMax: 3_600_000,
     globalSetup: './test/support/cluster/vitest-setup.ts',
   },
