@@ -273,7 +273,7 @@ describe('a command that is killed', () => {
   test('in drain ends a launch, which says so, and leaves what the next release ends', async () => {
     const id = nextJob();
     // A worker that was not asked to drain before its controller died: the launch cannot renew.
-    const leased = await allocate(id, 'n1,n2', '15s');
+    const leased = await allocate(id, 'n1,n2', '40s');
     // Its end takes as long as the stop timeout lets it.
     const running = await launchOn(site, id, ['n2'], 'trap "" TERM; sleep 300 & wait; wait');
     await killRelease(id, 1);
