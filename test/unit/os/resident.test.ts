@@ -6,20 +6,26 @@ import { giveBackFilePages, listFilePages } from '../../../src/os/resident.ts';
 const mapping = (head: string, anonymousKiB: number): string =>
   `${head}\nSize:   8 kB\nAnonymous:   ${anonymousKiB} kB\nVmFlags: rd ex mr mw me\n`;
 
-test('only pages of files that can be read again are given back', () => {
+const PROGRAM = '/opt/node 20/bin/node';
+
+test('only pages of files that can be read again and are never unmapped are given back', () => {
   const smaps = [
-    mapping('7f0000001000-7f0000003000 r-xp 00001000 08:01 17 /usr/lib/node.so', 0),
-    mapping('7f0000003000-7f0000004000 r--p 00003000 08:01 17 /usr/lib/node.so', 0),
+    mapping(`7f0000001000-7f0000003000 r-xp 00001000 08:01 17      ${PROGRAM}`, 0),
+    mapping('7f0000003000-7f0000004000 r--p 00003000 08:01 16 /usr/lib/libnode.so.115', 0),
+    mapping('7f0000010000-7f0000011000 r-xp 00003000 08:01 19 /usr/lib/libc.so.6 (deleted)', 0),
+    // Loaded by a look-up, which may unload it.
+    mapping('7f0000011000-7f0000012000 r-xp 00003000 08:01 20 /usr/lib/libnss_dns.so.2', 0),
     // Relocated, writable, of a shared mapping, of nobody, of the kernel.
-    mapping('7f0000004000-7f0000006000 r--p 00004000 08:01 17 /usr/lib/node.so', 4),
-    mapping('7f0000006000-7f0000008000 rw-p 00006000 08:01 17 /usr/lib/node.so', 0),
+    mapping('7f0000004000-7f0000006000 r--p 00004000 08:01 17 /usr/lib/libc.so.6', 4),
+    mapping('7f0000006000-7f0000008000 rw-p 00006000 08:01 17 /usr/lib/libc.so.6', 0),
     mapping('7f0000008000-7f000000a000 r--s 00000000 08:01 18 /run/shared', 0),
     mapping('7f000000a000-7f000000c000 r-xp 00000000 00:00 0 ', 0),
     mapping('7f000000c000-7f000000e000 r-xp 00000000 00:00 0                          [vdso]', 0),
   ].join('');
-  expect(listFilePages(smaps)).toEqual([
+  expect(listFilePages(smaps, PROGRAM)).toEqual([
     { start: 0x7f00_0000_1000, bytes: 0x2000 },
     { start: 0x7f00_0000_3000, bytes: 0x1000 },
+    { start: 0x7f00_0001_0000, bytes: 0x1000 },
   ]);
 });
 
