@@ -53,6 +53,8 @@ export type Holdings = {
   readonly dirtyLeases: number;
 };
 
+export type Activity = { readonly open: number; readonly changes: number };
+
 export class Counts implements ServerMeter {
   readonly #requests = new Series();
   readonly #connections = new Series();
@@ -63,9 +65,9 @@ export class Counts implements ServerMeter {
   #open = 0;
   #changes = 0;
 
-  /** Changes whenever somebody asks for something, and when that has been answered. */
-  get asked(): number {
-    return this.#changes;
+  /** Requests that are open, streams among them, and how often one has begun or ended. */
+  get activity(): Activity {
+    return { open: this.#open, changes: this.#changes };
   }
 
   request(verb: Verb | '-', code: ErrorCode | 'ok'): void {

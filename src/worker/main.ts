@@ -22,6 +22,7 @@ import type { RpcServer, TlsListening } from '../rpc/verbs.ts';
 import { localSocket } from '../sandbox/box.ts';
 import { createSystemdBackend } from '../sandbox/systemd/backend.ts';
 import { assemble, type IdentityHolder } from './assemble.ts';
+import type { Activity } from './counts.ts';
 import { encodeAudit, entryOfReport, type JournalEntry, lineOf } from './journal.ts';
 import type { Report } from './ports.ts';
 
@@ -122,20 +123,20 @@ const untilTold = (): Promise<string> =>
   });
 
 /**
- * Keeps the service manager's watchdog content: the worker's only regular wake-up. One after which nobody has asked for
- * anything gives back memory, once.
+ * Keeps the service manager's watchdog content: the worker's only regular wake-up. One at which no request is open, and
+ * since the last of which none has been, gives back memory, once.
  */
-const keepWatchdog = (asked: () => number): NodeJS.Timeout | undefined => {
+const keepWatchdog = (activity: () => Activity): NodeJS.Timeout | undefined => {
   const intervalMs = readWatchdogMs(process.env, process.pid);
   if (intervalMs === undefined) return undefined;
-  let last = asked();
+  let last = activity().changes;
   let isResting = false;
   return setInterval(
     () => {
       tell(['WATCHDOG=1']);
-      const now = asked();
-      const isIdle = now === last;
-      last = now;
+      const { open, changes } = activity();
+      const isIdle = open === 0 && changes === last;
+      last = changes;
       if (isIdle && !isResting) rest();
       isResting = isIdle;
     },
@@ -198,7 +199,7 @@ const run = async (configPath: string | undefined): Promise<void> => {
       report({ level: 'fault', message: `SIGHUP: the certificates in use stay: ${messageOf(error)}` });
     }
   });
-  const watchdog = keepWatchdog(() => counts.asked);
+  const watchdog = keepWatchdog(() => counts.activity);
   tell(['READY=1', `STATUS=node ${settings.worker.node}, instance ${settings.cluster.instance}`]);
 
   const signal = await told;

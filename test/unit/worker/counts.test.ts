@@ -22,6 +22,16 @@ const textOf = async (counts: Counts): Promise<readonly string[]> => {
 };
 
 describe('what a worker counts', () => {
+  test('shows a stream that goes on and says nothing new, and one that began and ended unseen', () => {
+    const counts = new Counts();
+    const before = counts.activity;
+    counts.open(1);
+    expect(counts.activity.open).toBe(1);
+    counts.open(-1);
+    expect(counts.activity.open).toBe(before.open);
+    expect(counts.activity.changes).not.toBe(before.changes);
+  });
+
   test('reads as the text format of Prometheus on the other side of the wire', async () => {
     const counts = new Counts();
     counts.request('prepare', 'ok');
