@@ -4,9 +4,10 @@
  */
 import { asXceError, type ErrorCode, type ErrorFacts, XceError } from '../base/errors.ts';
 import { type NodeName, parseNodeName } from '../base/ids.ts';
+import { createLanes } from '../base/lanes.ts';
+import { unlessAborted } from '../base/unless-aborted.ts';
 import { foldNodes } from '../nodes/hostlist.ts';
 import type { RpcSession } from '../rpc/session.ts';
-import { unlessAborted } from './unless-aborted.ts';
 
 /** Connections opened, and questions asked, at the same time. */
 const IN_FLIGHT_MAX = 64;
@@ -29,7 +30,7 @@ const givenUp = (node: NodeName): XceError =>
 export const createFleet = (connect: (node: NodeName) => Promise<RpcSession>): Fleet => {
   /** What is open, or being opened; nothing that has failed or was closed. */
   const sessions = new Map<NodeName, Promise<RpcSession>>();
-  /** What takes no more requests, since its worker ends it: it was idle, or the worker goes. What is open there goes on. */
+  /** What takes no more requests, since its worker ends it: idle, or with itself. What is open there goes on. */
   const ending = new Set<Promise<RpcSession>>();
   let isClosed = false;
 
@@ -112,20 +113,15 @@ export const askAll = async <T>(
   ask: (node: NodeName) => Promise<T>,
   inFlightMax = IN_FLIGHT_MAX,
 ): Promise<readonly Answer<T>[]> => {
-  const answers = new Array<Answer<T>>(nodes.length);
-  let next = 0;
-  const take = async (): Promise<void> => {
-    for (let index = next++; index < nodes.length; index = next++) {
-      const node = nodes[index] as NodeName;
-      try {
-        answers[index] = { node, ok: true, value: await ask(node) };
-      } catch (error) {
-        answers[index] = { node, ok: false, error: atNode(node, error) };
-      }
+  const inLane = createLanes(inFlightMax);
+  const askOne = async (node: NodeName): Promise<Answer<T>> => {
+    try {
+      return { node, ok: true, value: await ask(node) };
+    } catch (error) {
+      return { node, ok: false, error: atNode(node, error) };
     }
   };
-  await Promise.all(Array.from({ length: Math.min(inFlightMax, nodes.length) }, take));
-  return answers;
+  return await Promise.all(nodes.map((node) => inLane(() => askOne(node))));
 };
 
 export const failures = <T>(answers: readonly Answer<T>[]): readonly XceError[] =>

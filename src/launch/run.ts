@@ -14,10 +14,11 @@
 import { setMaxListeners } from 'node:events';
 import { assert, asXceError, type ErrorCode, messageOf, XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
+import { createLanes } from '../base/lanes.ts';
+import { unlessAborted } from '../base/unless-aborted.ts';
 import type { RequestOf, StreamEvent } from '../rpc/message.ts';
 import type { ClientStream } from '../rpc/session.ts';
 import { askAll, atNode, type Fleet, failures, tellFailures } from './fleet.ts';
-import { createLanes } from './lanes.ts';
 import {
   decideOutcome,
   describeEnd,
@@ -29,7 +30,6 @@ import {
   type Place,
 } from './outcome.ts';
 import type { OutputSink } from './output.ts';
-import { unlessAborted } from './unless-aborted.ts';
 
 /** Beyond the stop timeout of a node: the way to it and back. */
 const END_MARGIN_MS = 5000;

@@ -1,6 +1,6 @@
 /**
- * The result of `work`, or an error if `signal` comes first: its reason, or what `reasonOf` makes. Not Promise.race, which
- * would hold one reaction per call for as long as the signal lives.
+ * The result of `work`, or an error if `signal` comes first: its reason, or what `reasonOf` makes. Not Promise.race,
+ * which would hold one reaction per call for as long as the signal lives.
  */
 export const unlessAborted = <T>(
   signal: AbortSignal,

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { createLanes } from '../../../src/launch/lanes.ts';
+import { createLanes } from '../../../src/base/lanes.ts';
 
 const settle = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 
