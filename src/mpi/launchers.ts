@@ -11,8 +11,8 @@ import type { NodeName } from '../base/ids.ts';
 export const MPI_LAUNCHERS = ['prrte', 'hydra'] as const;
 export type MpiLauncher = (typeof MPI_LAUNCHERS)[number];
 
-/** What the command of a head is made of. `tasksPerNode` slots on each node; `ranks` must fit in. */
-export type HeadCommand = {
+/** What a head runs on which nodes. `tasksPerNode` slots on each node; `ranks` must fit in. */
+export type MpiJob = {
   readonly nodes: readonly NodeName[];
   readonly ranks: number;
   readonly tasksPerNode: number;
@@ -34,7 +34,7 @@ const LAUNCHERS: Readonly<Record<MpiLauncher, (hosts: string, ranks: string) => 
 /** The head's command: the launcher, and behind it what each rank runs. */
 export const headArguments = (
   launcher: MpiLauncher,
-  { nodes, ranks, tasksPerNode, argv }: HeadCommand,
+  { nodes, ranks, tasksPerNode, argv }: MpiJob,
 ): readonly Buffer[] => {
   const hosts = nodes.map((node) => `${node}:${tasksPerNode}`).join(',');
   return [...LAUNCHERS[launcher](hosts, String(ranks)).map((word) => Buffer.from(word)), ...argv];
