@@ -8,8 +8,9 @@
  *                └─> ending ── every stream ended, or given up ────────────┘
  *
  * `ending` is entered once and keeps the first reason: the verb `stop` goes to every node, so that nothing of
- * the launch lives on anywhere; other launches of the job go on. What has not ended within the stop timeout and END_MARGIN_MS is given up: a
- * silent node, and a reader of the output that takes nothing, hold the launch no longer than that.
+ * the launch lives on anywhere; other launches of the job go on. What has not ended within the stop timeout and
+ * END_MARGIN_MS is given up: a silent node, and a reader of the output that takes nothing, hold the launch no longer
+ * than that, and one whose connection is still being opened no longer than it takes to know that it cannot be stopped.
  */
 import { setMaxListeners } from 'node:events';
 import { assert, asXceError, type ErrorCode, messageOf, XceError } from '../base/errors.ts';
@@ -43,7 +44,7 @@ const OPENINGS_MAX = 256;
 export type StepPlan = Place & {
   readonly kind: RequestOf<'step'>['kind'];
   /** Made when it is sent: with its ticket it is large, and there are many. */
-  readonly head: () => RequestOf<'step'>;
+  readonly head: () => Omit<RequestOf<'step'>, 'kind'>;
 };
 
 export type LaunchEvent =
@@ -237,15 +238,24 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
     }
   };
 
-  const open = async (step: StepPlan): Promise<ClientStream> => {
-    const { node, head } = step;
-    const session = await ports.fleet.session(node);
-    // The stop of a launch that is ending may have passed this node already.
+  /** The stop of a launch that is ending may have passed a node already whose step still waits for its turn. */
+  const requireGoing = (): void => {
     if (isEnding()) throw new XceError('cancelled', 'the launch ended before its step began');
-    const stream = await session.stream('step', head(), {
-      timeoutMs: ports.requestTimeoutMs,
-      signal: givenUp.signal,
-    });
+  };
+
+  const open = async (step: StepPlan): Promise<ClientStream> => {
+    const { node, kind, head } = step;
+    requireGoing();
+    const session = await ports.fleet.session(node, givenUp.signal);
+    requireGoing();
+    const stream = await session.stream(
+      'step',
+      { ...head(), kind },
+      {
+        timeoutMs: ports.requestTimeoutMs,
+        signal: givenUp.signal,
+      },
+    );
     streams.set(step, stream);
     return stream;
   };

@@ -352,7 +352,6 @@ export const launchJob = async (
           ticket: ticketOf(place.node),
           launch: name,
           step: place.task === null ? name : `${name}${place.task.toString(36)}`,
-          kind: steps.kind,
           argv,
           environment: [...environment, ...taskVariables(steps, place).map(base64)],
           directory: input.directory === undefined ? null : base64(input.directory),

@@ -108,7 +108,6 @@ const launchOn = async (options: Options = {}) => {
         head: () => ({
           ticket: `ticket of ${node}`,
           step: 's1',
-          kind,
           argv: ['aWQ='],
           environment: [],
           directory: null,
@@ -337,6 +336,51 @@ describe('a launch that loses something', () => {
     expect(await outcome()).toMatchObject(failed('sandbox-lost'));
     expect(asked('step')).toEqual(['n1', 'n2']);
     expect(asked('stop')).toEqual(['n1', 'n2', 'n3']);
+  });
+
+  test('opens no connection for a step that waits for its turn', async () => {
+    const names = Array.from({ length: 300 }, (_, index) => `n${index}`);
+    const refusals: (() => void)[] = [];
+    const { all, outcome, launch } = await launchOn({
+      names,
+      onWorkers: (workers) => {
+        for (const worker of workers.all) {
+          worker.onConnect = () =>
+            new Promise((_, reject) => {
+              refusals.push(() => reject(new XceError('worker-unreachable', 'no answer')));
+            });
+        }
+      },
+    });
+    expect(refusals).toHaveLength(256);
+    launch.end('cancelled', 'ended by SIGTERM');
+    await settle();
+    // To stop what may run there.
+    expect(refusals).toHaveLength(300);
+    for (const refuse of refusals) refuse();
+    expect(await outcome()).toMatchObject(failed('cancelled'));
+    expect(all.map(({ connections }) => connections)).toEqual(names.map(() => 1));
+  });
+
+  test('gives a step up whose connection is not open when everything else is given up', async () => {
+    let refuse = (): void => undefined;
+    const { outcome, launch } = await launchOn({
+      onWorkers: ({ at }) => {
+        at('n3').onConnect = () =>
+          new Promise((_, reject) => {
+            refuse = () => reject(new XceError('worker-unreachable', 'no answer'));
+          });
+      },
+    });
+    launch.end('cancelled', 'ended by SIGTERM');
+    await vi.advanceTimersByTimeAsync(END_MS - 1);
+    expect(launch.running()).toEqual([{ node: 'n3', task: 2 }]);
+    await vi.advanceTimersByTimeAsync(1);
+    expect(launch.running()).toEqual([]);
+    refuse();
+    expect(await outcome()).toEqual(
+      failed('cancelled', 'ended by SIGTERM; could not be stopped: n3: no answer'),
+    );
   });
 
   test('does not wait for ever for a node that neither accepts nor refuses its step', async () => {
