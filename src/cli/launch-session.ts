@@ -1,6 +1,8 @@
 /** The terminal's side of a launch: output, input, and the signals of whoever sits there. */
+import { setMaxListeners } from 'node:events';
 import { countOf } from '../base/count.ts';
 import { escapeBytes } from '../base/escape.ts';
+import { IN_FLIGHT_MAX } from '../launch/fleet.ts';
 import type { LaunchOutcome } from '../launch/outcome.ts';
 import {
   createEventSink,
@@ -79,6 +81,7 @@ const shorten = (list: string): string =>
  */
 const steer = (): Pick<LaunchPorts, 'cancelled' | 'onRunning'> => {
   const cancelled = new AbortController();
+  setMaxListeners(2 * IN_FLIGHT_MAX, cancelled.signal);
   let launch: Launch | undefined;
   let isWarned = !process.stdin.isTTY;
   const end = (how: string): void => {

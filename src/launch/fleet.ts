@@ -10,7 +10,7 @@ import { foldNodes } from '../nodes/hostlist.ts';
 import type { RpcSession } from '../rpc/session.ts';
 
 /** Connections opened, and questions asked, at the same time. */
-const IN_FLIGHT_MAX = 64;
+export const IN_FLIGHT_MAX = 64;
 /** Different reasons that a message tells before it only names the nodes of the rest. */
 const REASONS_SHOWN = 16;
 

@@ -8,7 +8,6 @@
  */
 
 import { randomBytes } from 'node:crypto';
-import { setMaxListeners } from 'node:events';
 import { countOf } from '../base/count.ts';
 import { formatDuration } from '../base/duration.ts';
 import { type ErrorCode, XceError } from '../base/errors.ts';
@@ -66,7 +65,10 @@ export type LaunchPorts = {
   readonly makeSink: (files: Readonly<Partial<Record<OutputStream, Writer>>>) => OutputSink;
   readonly report: (event: LaunchEvent) => Promise<void>;
   readonly stdin: Pick<StdinPlan, 'source' | 'close'>;
-  /** Aborted when nobody wants the launch any more; heeded at once, until the first step starts. */
+  /**
+   * Aborted when nobody wants the launch any more; heeded at once, until the first step starts. It has two listeners for
+   * each of the IN_FLIGHT_MAX nodes that are asked at the same time, and no more.
+   */
   readonly cancelled: AbortSignal;
   /** Called once, with the means to signal or end the launch. */
   readonly onRunning: (launch: Launch) => void;
@@ -80,13 +82,6 @@ export type LaunchResult = {
   readonly outcome: LaunchOutcome;
 };
 
-/** Failures before anything has started, as one. */
-const refuseLaunch = (failed: readonly XceError[], what: string): XceError | undefined =>
-  joinFailures(failed, what, {
-    code: 'launch-refused',
-    unchanged: 'nothing was started on any node',
-  });
-
 /** Codes of a request whose answer is missing or cannot be read: what the node did is not known. */
 const DOUBTFUL: readonly ErrorCode[] = [
   'timeout',
@@ -97,19 +92,52 @@ const DOUBTFUL: readonly ErrorCode[] = [
   'bug',
 ];
 
+/** A launch before its first step. */
+type Plan = {
+  readonly ref: LeaseRef;
+  /** Its name. */
+  readonly launch: string;
+  readonly nodes: readonly NodeName[];
+  readonly resources: Resources | undefined;
+  readonly cancelled: AbortSignal;
+};
+
+/** What the nodes say. Where nothing was `sent`, nothing was set up. */
+type Prepared = {
+  readonly sent: ReadonlySet<NodeName>;
+  readonly answers: readonly Answer<ResponseOf<'prepare'>>[];
+};
+
+const askToPrepare = async (
+  { settings, fleet }: Context,
+  { launch, nodes, resources, cancelled }: Plan,
+  { ticketOf }: Tickets,
+): Promise<Prepared> => {
+  const sent = new Set<NodeName>();
+  const answers = await askAll(nodes, async (node) => {
+    const session = await fleet.session(node, cancelled);
+    const request = { ticket: ticketOf(node), launch, ...(resources === undefined ? {} : { resources }) };
+    sent.add(node);
+    return await session.call('prepare', request, {
+      timeoutMs: settings.nodes.requestTimeoutMs,
+      signal: cancelled,
+    });
+  });
+  return { sent, answers };
+};
+
 /** Undoes what this launch set up; sandboxes that were there before, or that another launch uses by now, stay. */
 const undoPrepare = async (
   context: Context,
-  lease: LeaseView,
-  launch: string,
-  asked: ReadonlySet<NodeName>,
-  prepared: readonly Answer<ResponseOf<'prepare'>>[],
+  { launch }: Plan,
+  { lease: { lease } }: Tickets,
+  { sent, answers }: Prepared,
 ): Promise<void> => {
-  const nodes = prepared
-    .filter(({ node }) => asked.has(node))
+  const nodes = answers
+    .filter(({ node }) => sent.has(node))
     .filter((answer) => (answer.ok ? answer.value.created : DOUBTFUL.includes(answer.error.code)))
     .map(({ node }) => node);
-  for (const left of failures(await stopNodes(context, { lease: lease.lease, launch }, nodes))) {
+  for (const left of failures(await stopNodes(context, { lease, launch }, nodes))) {
     context.tell(`could not undo the preparation: ${left.message}`);
   }
 };
@@ -120,6 +148,17 @@ const requireWanted = (cancelled: AbortSignal): void => {
     unchanged: 'nothing was started on any node',
   });
 };
+
+/** Failures before anything has started, as one. What was given up is no fault of a node. */
+const refusalOf =
+  (cancelled: AbortSignal) =>
+  (failed: readonly XceError[], what: string): XceError | undefined => {
+    requireWanted(cancelled);
+    return joinFailures(failed, what, {
+      code: 'launch-refused',
+      unchanged: 'nothing was started on any node',
+    });
+  };
 
 /** Every node must see the same storage as the ones before it: the log compares. Throws the first refusal. */
 const recordMounts = async (
@@ -146,43 +185,32 @@ const requireResources = (
   }
 };
 
-/** Prepares all nodes and does with them what must succeed before anything starts; else undoes what it did. */
-const prepareNodes = async <T>(
+/** Throws the first thing that keeps the steps from being started anywhere. */
+const requirePrepared = async (
   context: Context,
-  ref: LeaseRef,
-  launch: string,
-  nodes: readonly NodeName[],
-  resources: Resources | undefined,
-  cancelled: AbortSignal,
-  complete: (ticketed: Tickets) => Promise<T>,
-): Promise<{ readonly ticketed: Tickets; readonly completed: T }> => {
-  const { settings, fleet } = context;
-  const refuse = (failed: readonly XceError[], what: string): XceError | undefined => {
-    // What was given up is no fault of a node.
-    requireWanted(cancelled);
-    return refuseLaunch(failed, what);
-  };
-  const ticketed = await makeTickets(context, ref, nodes, refuse, cancelled);
-  const { lease, ticketOf } = ticketed;
-  const asked = new Set<NodeName>();
-  const prepared = await askAll(nodes, async (node) => {
-    const session = await fleet.session(node, cancelled);
-    const request = { ticket: ticketOf(node), launch, ...(resources === undefined ? {} : { resources }) };
-    asked.add(node);
-    return await session.call('prepare', request, {
-      timeoutMs: settings.nodes.requestTimeoutMs,
-      signal: cancelled,
-    });
-  });
+  { ref, resources, cancelled }: Plan,
+  { answers }: Prepared,
+): Promise<void> => {
+  const refusal = refusalOf(cancelled)(failures(answers), 'not every node is ready');
+  if (refusal !== undefined) throw refusal;
+  requireResources(resources, values(answers));
+  await recordMounts(context, ref, values(answers));
+  requireWanted(cancelled);
+};
+
+/** Prepares all nodes and does with them what must succeed before anything starts; else undoes what it did. */
+const onPrepared = async <T>(
+  context: Context,
+  plan: Plan,
+  tickets: Tickets,
+  complete: () => Promise<T>,
+): Promise<T> => {
+  const prepared = await askToPrepare(context, plan, tickets);
   try {
-    const refusal = refuse(failures(prepared), 'not every node is ready');
-    if (refusal !== undefined) throw refusal;
-    requireResources(resources, values(prepared));
-    await recordMounts(context, ref, values(prepared));
-    requireWanted(cancelled);
-    return { ticketed, completed: await complete(ticketed) };
+    await requirePrepared(context, plan, prepared);
+    return await complete();
   } catch (error) {
-    await undoPrepare(context, lease, launch, asked, prepared);
+    await undoPrepare(context, plan, tickets, prepared);
     throw error;
   }
 };
@@ -315,8 +343,7 @@ export const launchJob = async (
   ports: LaunchPorts,
 ): Promise<LaunchResult> => {
   const { progress, settings } = context;
-  // One listener for each node that is asked at the same time.
-  setMaxListeners(0, ports.cancelled);
+  const { cancelled } = ports;
   const found = await context.leases.showRunning(requireLeaseRef(input.selection));
   const ref: LeaseRef = { lease: found.lease };
   const nodes = chooseNodes(found, input.nodes);
@@ -324,19 +351,22 @@ export const launchJob = async (
   const name = randomBytes(6).toString('hex');
   requireCommand(context, input, steps, found);
   const outputPlan = planOutput(input.output, found, steps.places);
-  const {
-    ticketed,
-    completed: { output, sink },
-  } = await progress.phase(`prepare ${countOf(nodes.length, 'node')}`, () =>
-    prepareNodes(context, ref, name, nodes, input.resources, ports.cancelled, async ({ ticketOf }) => {
-      if (input.directory !== undefined)
-        await requireDirectory(context, { launch: name, ticketOf }, nodes, input.directory, ports.cancelled);
-      requireWanted(ports.cancelled);
-      const output = await openOutput(outputPlan);
-      return { output, sink: ports.makeSink(output.writers) };
-    }),
+  const { tickets, output, sink } = await progress.phase(
+    `prepare ${countOf(nodes.length, 'node')}`,
+    async () => {
+      const tickets = await makeTickets(context, ref, nodes, refusalOf(cancelled), cancelled);
+      const plan: Plan = { ref, launch: name, nodes, resources: input.resources, cancelled };
+      return await onPrepared(context, plan, tickets, async () => {
+        const { ticketOf } = tickets;
+        if (input.directory !== undefined)
+          await requireDirectory(context, { launch: name, ticketOf }, nodes, input.directory, cancelled);
+        requireWanted(cancelled);
+        const output = await openOutput(outputPlan);
+        return { tickets, output, sink: ports.makeSink(output.writers) };
+      });
+    },
   );
-  const { lease, ticketOf } = ticketed;
+  const { lease, ticketOf } = tickets;
   const argv = steps.argv.map(base64);
   const environment = input.environment.map(base64);
   const stdinNodes = new Set(steps.stdinNodes);
@@ -370,7 +400,7 @@ export const launchJob = async (
       stopTimeoutMs: settings.sandbox.stopTimeoutMs,
     },
   );
-  const renewal = keepRenewing(context, ticketed, nodes, ({ code, message }) =>
+  const renewal = keepRenewing(context, tickets, nodes, ({ code, message }) =>
     launch.end(code, `the lease was not renewed in time: ${message}`),
   );
   const { timeoutMs } = input;
