@@ -82,6 +82,8 @@ export const LIMITS = {
   /** Bounds of a limit of memory: with less than the lower one no step gets as far as its command. */
   sandboxMemoryBytesMin: 16 << 20,
   sandboxMemoryBytesMax: 2 ** 46,
+  /** Of file systems, locked memory and the stack, as the configuration has them. */
+  sizeBytesMax: 2 ** 46,
   /** Bounds of a limit of processes and threads; the upper one is the kernel's largest pid_max. */
   sandboxTasksMin: 16,
   sandboxTasksMax: 1 << 22,

@@ -29,7 +29,7 @@ import {
   parseSearchPath,
   parseSiteVariable,
   parseSizeBytes,
-  parseSizeFrom,
+  parseSizeLimitFrom,
   parseWhole,
 } from './values.ts';
 
@@ -116,7 +116,7 @@ export const KEYS = {
     shm_size: preset('size', '1G', parseSizeBytes),
     memlock: preset('size', '64M', parseMemlock),
     // Arguments and environment of a step may take a quarter of the stack.
-    stack: preset('size', '8M', parseSizeFrom(8 << 20, '8M')),
+    stack: preset('size', '8M', parseSizeLimitFrom(8 << 20)),
     stop_timeout: preset('duration', '5s', parseDurationBetween(secondMs, 10 * minuteMs)),
     network: preset('word', 'job-nodes', parseOneOf('job-nodes', 'open')),
     network_names: preset('list of names', '%n', parseList(parseNodePattern)),

@@ -81,43 +81,47 @@ const SIZE_UNITS: ReadonlyMap<string, number> = new Map([
   ['G', 2 ** 30],
 ]);
 
-export const parseSizeBytes: Parser<number> = (text) => {
-  const number = parseDigits(text.slice(0, -1));
-  const unit = SIZE_UNITS.get(text.slice(-1));
-  if (number === undefined || unit === undefined) return wants('a size such as 512K, 64M or 4G', text);
-  const value = number * unit;
-  return value <= LIMITS.sandboxMemoryBytesMax
-    ? { value }
-    : { reason: `${text} is over ${LIMITS.sandboxMemoryBytesMax / 2 ** 30}G` };
-};
-
-/** A size, or no limit. */
-const parseSizeLimit: Parser<number | null> = (text) => {
-  if (text === 'infinity') return { value: null };
-  const size = parseSizeBytes(text);
-  return 'reason' in size ? wants('"infinity" or a size such as 64M', text) : size;
-};
-
-/** A size that is no smaller than `min`, as parseSizeLimit has it. */
-export const parseSizeFrom =
-  (minBytes: number, min: string): Parser<number | null> =>
+const parseSizeUpTo =
+  (maxBytes: number): Parser<number> =>
   (text) => {
-    const size = parseSizeLimit(text);
-    if ('reason' in size || size.value === null || size.value >= minBytes) return size;
-    return { reason: `${text} is less than ${min}` };
+    const number = parseDigits(text.slice(0, -1));
+    const unit = SIZE_UNITS.get(text.slice(-1));
+    if (number === undefined || unit === undefined) return wants('a size such as 512K, 64M or 4G', text);
+    const value = number * unit;
+    return value <= maxBytes ? { value } : { reason: `${text} is over ${maxBytes / 2 ** 30}G` };
   };
 
-/** Memory of a job on a node, or no limit. */
-export const parseMemoryLimit = parseSizeFrom(
-  LIMITS.sandboxMemoryBytesMin,
-  `${LIMITS.sandboxMemoryBytesMin / 2 ** 20}M`,
-);
+export const parseSizeBytes = parseSizeUpTo(LIMITS.sizeBytesMax);
 
-export const parseMemory: Parser<number> = (text) => {
-  const size = parseSizeBytes(text);
-  const limit = parseMemoryLimit(text);
-  return 'reason' in size || !('reason' in limit) ? size : limit;
-};
+/** A size, or no limit. */
+const orInfinity =
+  (parseSize: Parser<number>): Parser<number | null> =>
+  (text) => {
+    if (text === 'infinity') return { value: null };
+    const size = parseSize(text);
+    return 'reason' in size ? wants('"infinity" or a size such as 64M', text) : size;
+  };
+
+const atLeast =
+  <T extends number | null>(minBytes: number, parse: Parser<T>): Parser<T> =>
+  (text) => {
+    const size = parse(text);
+    if ('reason' in size || size.value === null || size.value >= minBytes) return size;
+    return { reason: `${text} is less than ${minBytes / 2 ** 20}M` };
+  };
+
+/** A size that is no smaller than `minBytes`, or no limit. */
+export const parseSizeLimitFrom = (minBytes: number): Parser<number | null> =>
+  atLeast(minBytes, orInfinity(parseSizeBytes));
+
+/** Memory of a job on a node. */
+export const parseMemory = atLeast(LIMITS.sandboxMemoryBytesMin, parseSizeUpTo(LIMITS.sandboxMemoryBytesMax));
+
+/** The same, or no limit. */
+export const parseMemoryLimit = atLeast(
+  LIMITS.sandboxMemoryBytesMin,
+  orInfinity(parseSizeUpTo(LIMITS.sandboxMemoryBytesMax)),
+);
 
 /** Share of processors: 100% is one. */
 export const parsePercent: Parser<number> = (text) => {
