@@ -65,16 +65,16 @@ export const requireAnswers = (result: StatusResult, wereNamed: boolean): void =
   const held = new Set(
     result.leases.flatMap(({ nodes }) => nodes.flatMap(({ node, certified }) => (certified ? [] : [node]))),
   );
-  const isAlone = result.nodes.every(({ reachable }) => !reachable);
+  const isAllSilent = result.nodes.every(({ reachable }) => !reachable);
   const silent = result.nodes.flatMap((status) =>
-    !status.reachable && (wereNamed || isAlone || held.has(status.node)) ? [status] : [],
+    !status.reachable && (wereNamed || isAllSilent || held.has(status.node)) ? [status] : [],
   );
   const [first] = silent;
   if (first === undefined) return;
   const reasons = tellFailures(
     silent.map(({ node, error }) => ({ message: error.message, facts: { at: node } })),
   );
-  throw new XceError(first.error.code, `no answer of ${countOf(silent.length, 'node')}: ${reasons}`, {
+  throw new XceError(first.error.code, `no answer from ${countOf(silent.length, 'node')}: ${reasons}`, {
     unchanged: 'this command only looks',
     next: 'on the node: systemctl status xce-sandbox-worker',
     detail: result,

@@ -119,7 +119,7 @@ describe('with workers that do not answer', () => {
 
   test('status still shows the leases, and which nodes are silent', async () => {
     const { detail, message } = await silentStatus();
-    expect(message).toBe('no answer of 3 nodes: n[1-3]: cannot connect to n[1-3] port 7713: ECONNREFUSED');
+    expect(message).toBe('no answer from 3 nodes: n[1-3]: cannot connect to n[1-3] port 7713: ECONNREFUSED');
     const shown = detail as {
       leases: unknown[];
       pool: unknown;

@@ -60,13 +60,13 @@ test('a node that gives no answer matters where it was named, where a lease wait
     expect.objectContaining({
       code: 'worker-unreachable',
       exitStatus: 69,
-      message: 'no answer of 1 node: n2: no connection to n2: ECONNREFUSED',
+      message: 'no answer from 1 node: n2: no connection to n2: ECONNREFUSED',
       facts: expect.objectContaining({ detail: seen }),
     }),
   );
   const unheld = { ...seen, leases: [] };
   expect(() => requireAnswers(unheld, false)).not.toThrow();
-  expect(() => requireAnswers(unheld, true)).toThrow('no answer of 1 node');
+  expect(() => requireAnswers(unheld, true)).toThrow('no answer from 1 node');
   const certified = seen.leases.map((lease) => ({
     ...lease,
     nodes: lease.nodes.map((node) => ({ ...node, certified: node.node === 'n2' })),
@@ -75,5 +75,5 @@ test('a node that gives no answer matters where it was named, where a lease wait
 
   for (const worker of scene.all) worker.die();
   const silent = { ...(await look()), leases: [] };
-  expect(() => requireAnswers(silent, false)).toThrow('no answer of 3 nodes: n[1-3]: no connection to');
+  expect(() => requireAnswers(silent, false)).toThrow('no answer from 3 nodes: n[1-3]: no connection to');
 });
