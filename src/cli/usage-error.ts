@@ -60,10 +60,10 @@ const explainUnknownCommand = (words: readonly string[], config: Config, cause: 
 export const requireWords = (argv: readonly string[], config: Config): void => {
   const flag = argv.find((word) => word.startsWith('-'));
   const words = argv.filter((word) => !word.startsWith('-'));
-  // That there is no such command is said first.
   const isTopic = config.topics.some(({ name }) => name === words.join(':'));
-  if (flag === undefined || (words.length > 0 && !isTopic && findCommand(words, config) === undefined))
-    return;
+  // Of other words help says that there is no such command, whatever the flag.
+  const isKnown = words.length === 0 || isTopic || findCommand(words, config) !== undefined;
+  if (flag === undefined || !isKnown) return;
   throw new XceError('usage', `'help' takes no flag '${escapeText(flag)}': it is text for people`, {
     next: escapeText([config.bin, 'help', ...words].join(' ')),
   });
