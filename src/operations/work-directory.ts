@@ -32,8 +32,14 @@ export const requireDirectory = async (
     const stream = await session.stream(
       'step',
       {
-        ...{ ticket, launch, step, kind: 'task', argv: LOOK, environment: [], stdin: false },
+        ticket,
+        launch,
+        step,
+        kind: 'task',
+        argv: LOOK,
+        environment: [],
         directory: directory.toString('base64'),
+        stdin: false,
       },
       { timeoutMs: settings.nodes.requestTimeoutMs, signal: cancelled },
     );
