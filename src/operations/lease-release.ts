@@ -11,6 +11,7 @@ import { type Answer, askAll, tellFailures } from '../launch/fleet.ts';
 import type { DrainNonce, QuarantineCode } from '../lease/event.ts';
 import type { LeaseRef } from '../lease/reference.ts';
 import { commandFor } from '../lease/reference.ts';
+import type { QuarantineRequest } from '../lease/rules.ts';
 import type { LeaseView } from '../lease/view.ts';
 import { foldNodes } from '../nodes/hostlist.ts';
 import type { NormaliseReport } from '../normalise/report.ts';
@@ -59,26 +60,43 @@ const reclaimAdvice = (lease: LeaseView, missing: readonly Missing[]): string =>
   return `; for a node that is lost, once it is certainly off: ${commandFor('lease reclaim', lease)} --node ${node} --reason TEXT`;
 };
 
-/** Records why the uid stays away from everybody, and says so. `before` is the lease as the release found it. */
+/**
+ * Records why the uid stays away from everybody, and says so. `before` is the lease as the release found it; `told` is
+ * what the refusal says.
+ */
+const keepInQuarantine = async (
+  context: Context,
+  before: LeaseView,
+  reason: QuarantineRequest,
+  told: {
+    readonly message: string;
+    readonly next: string;
+    readonly detail: Readonly<Record<string, unknown>>;
+  },
+): Promise<never> => {
+  const { lease, uid } = before;
+  tellNotices(context, (await context.leases.quarantine({ lease }, reason)).notices);
+  throw new XceError('release-blocked', told.message, {
+    unchanged: keptUid(before),
+    next: told.next,
+    detail: { lease, uid, ...told.detail },
+  });
+};
+
 const block = async (context: Context, before: LeaseView, missing: readonly Missing[]): Promise<never> => {
   const [first] = missing;
   if (first === undefined) throw new XceError('bug', 'a release is blocked by something');
-  const { lease, uid } = before;
   const text = tellFailures(
     missing.map((one) => ({ message: one.text, facts: one.node === null ? {} : { at: one.node } })),
   );
   const cures = [...new Set(missing.flatMap(({ cure }) => cure ?? []))];
   const mend = cures.length === 0 ? 'mend this' : cures.join('; ');
-  const { notices } = await context.leases.quarantine(
-    { lease },
-    { code: first.code, text, node: first.node },
-  );
-  tellNotices(context, notices);
-  throw new XceError('release-blocked', `lease ${lease}: ${text}`, {
-    unchanged: keptUid(before),
+  const told = {
+    message: `lease ${before.lease}: ${text}`,
     next: `${mend}, then: ${commandFor('lease release', before)}${reclaimAdvice(before, missing)}`,
-    detail: { lease, uid, missing: missing.map(({ cure: _, ...one }) => one) },
-  });
+    detail: { missing: missing.map(({ cure: _, ...one }) => one) },
+  };
+  return await keepInQuarantine(context, before, { code: first.code, text, node: first.node }, told);
 };
 
 /** Runs what looks at storage; a look that is refused blocks the release. */
@@ -152,19 +170,42 @@ const waitForReturn = async (
   before: LeaseView,
   nodes: readonly NodeName[],
 ): Promise<never> => {
-  const { lease, uid } = before;
   const names = `${nodes.length === 1 ? 'node' : 'nodes'} ${foldNodes(nodes)}`;
-  const text = `files are handed over; uid ${uid} waits for ${names} to certify after its return`;
-  const { notices } = await context.leases.quarantine(
-    { lease },
-    { code: 'reclaimed', text, node: nodes[0] ?? null },
-  );
-  tellNotices(context, notices);
-  throw new XceError('release-blocked', text, {
-    unchanged: keptUid(before),
+  const text = `files are handed over; uid ${before.uid} waits for ${names} to certify after its return`;
+  const reason = { code: 'reclaimed', text, node: nodes[0] ?? null } as const;
+  return await keepInQuarantine(context, before, reason, {
+    message: text,
     next: `once it is back: ${commandFor('lease release', before)}`,
-    detail: { lease, uid, waitsFor: nodes },
+    detail: { waitsFor: nodes },
   });
+};
+
+/** What the log would not take from a node. */
+type NodeProblem = { readonly node: NodeName; readonly problem: string; readonly cure?: string | undefined };
+
+/** What keeps the nodes from having certified, all of them: those that a reclaim waits for may be silent. */
+const listMissing = (
+  lease: LeaseView,
+  answers: readonly Answer<unknown>[],
+  {
+    foreign,
+    refused,
+  }: { readonly foreign: readonly NodeProblem[]; readonly refused: readonly NodeProblem[] },
+): readonly Missing[] => {
+  const gone: ReadonlySet<NodeName | null> = new Set(awaited(lease));
+  const unfit = ({ node, problem, cure }: NodeProblem): Missing => ({
+    code: 'certificate',
+    text: problem,
+    node,
+    ...(cure === undefined ? {} : { cure }),
+  });
+  return [
+    ...foreign.map(unfit),
+    ...answers
+      .flatMap((answer) => (answer.ok ? [] : [asMissing(answer.error, answer.node)]))
+      .filter(({ code, node }) => code !== 'node-unreachable' || !gone.has(node)),
+    ...refused.map(unfit),
+  ];
 };
 
 /** Throws 'release-blocked' once the lease is in quarantine for what is missing. */
@@ -182,7 +223,6 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
         : await leases.beginDrain(ref, bindings);
     tellNotices(context, begun.notices);
     const { lease, nonces, foreign } = begun.result;
-    const gone: ReadonlySet<NodeName | null> = new Set(awaited(lease));
     const answers = await drainNodes(context, lease, begun.position.epoch, nonces);
     const nonceOf = new Map(nonces.map(({ node, nonce }) => [node, nonce]));
     const certificates = answers.flatMap(({ node, ...answer }) =>
@@ -197,22 +237,8 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
         next: commandFor('lease show', lease),
       });
     }
-    const missing: readonly Missing[] = [
-      ...foreign.map(
-        ({ node, problem, cure }): Missing => ({
-          code: 'certificate',
-          text: problem,
-          node,
-          ...(cure === undefined ? {} : { cure }),
-        }),
-      ),
-      ...answers
-        .flatMap((answer) => (answer.ok ? [] : [asMissing(answer.error, answer.node)]))
-        .filter(({ code, node }) => code !== 'node-unreachable' || !gone.has(node)),
-      ...recorded.result.refused.map(
-        ({ node, problem }): Missing => ({ code: 'certificate', text: problem, node }),
-      ),
-    ];
+    const { refused } = recorded.result;
+    const missing = listMissing(lease, answers, { foreign, refused });
     if (missing.length > 0) await block(context, before, missing);
     return recorded.result.lease;
   });
