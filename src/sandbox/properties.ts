@@ -220,10 +220,11 @@ const PROVE_DROP = [
 /**
  * $4 and $5 are the soft and the hard limit of locked memory and of the stack. systemd takes less without a word where
  * it may not raise them, as in a container without CAP_SYS_RESOURCE, and so it is with every step. A job can run all
- * the same: it is told in the journal of the anchor, and refuses nothing.
+ * the same: the journal of the anchor tells it, and no launch is refused for it.
  */
 const TELL_LIMITS = [
-  't() { echo "xce-sandbox: [sandbox] $1 is not kept: a job gets $2, not $3; systemd may not raise limits here" >&2; }',
+  'why="systemd may not raise limits here: give the container CAP_SYS_RESOURCE, or set the key to this"',
+  't() { echo "xce-sandbox: [sandbox] $1 is not kept: a job gets $2, not $3 (soft and hard, in bytes); $why" >&2; }',
   'while read -r a b c s h _; do case "$a $b $c" in',
   '"Max locked memory") [ "$s $h" = "$4" ] || t memlock "$s $h" "$4";;',
   '"Max stack size") [ "$s $h" = "$5" ] || t stack "$s $h" "$5";;',

@@ -245,6 +245,7 @@ export class Systemd {
         throw error;
       throw new XceError('systemd', `unit ${name} is masked`, {
         at: name,
+        unchanged: 'nothing was started',
         next: `systemctl unmask ${name}; systemctl unmask --runtime ${name}`,
         detail: { busError: UNIT_EXISTS },
         cause: error,

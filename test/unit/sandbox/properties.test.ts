@@ -235,8 +235,12 @@ describe('the anchor', () => {
     const last = /^xce-sandbox: the drop of privileges is not complete .*\n$/;
     expect(run(memlock, stack)).toMatch(last);
     const [first, second, rest] = run('77 77', '88 99').split('\n');
-    expect(second).toContain(`[sandbox] memlock is not kept: a job gets ${memlock}, not 77 77;`);
-    expect(first).toContain(`[sandbox] stack is not kept: a job gets ${stack}, not 88 99;`);
+    expect(second).toContain(
+      `[sandbox] memlock is not kept: a job gets ${memlock}, not 77 77 (soft and hard, in bytes);`,
+    );
+    expect(first).toContain(
+      `[sandbox] stack is not kept: a job gets ${stack}, not 88 99 (soft and hard, in bytes);`,
+    );
     expect(`${rest}\n`).toMatch(last);
   });
 });
