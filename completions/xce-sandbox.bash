@@ -43,7 +43,8 @@ _xce_sandbox_flags() {
   esac
 }
 
-# What the value of a flag of a command may be: @file, @directory, @any, or the words themselves.
+# What the value of a flag of a command may be: @file, @directory, @any, or the words themselves; behind a question mark
+# where the flag may do without.
 _xce_sandbox_value() {
   case "$1 $2" in
     'config show --config') echo '@file' ;;
@@ -58,7 +59,7 @@ _xce_sandbox_value() {
     'launch --job' | 'launch -j') echo '@any' ;;
     'launch --lease') echo '@any' ;;
     'launch --memory') echo '@any' ;;
-    'launch --mpi') echo 'prrte hydra' ;;
+    'launch --mpi') echo '?prrte hydra' ;;
     'launch --nodes') echo '@any' ;;
     'launch --output' | 'launch -o') echo '@any' ;;
     'launch --profile') echo '@any' ;;
@@ -173,6 +174,8 @@ _xce_sandbox() {
   done
 
   value=$(_xce_sandbox_value "$command" "$prev")
+  [[ $value == '?'* && $cur == -* ]] && value=''
+  value=${value#'?'}
   case $value in
     @file) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
     @directory) mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;

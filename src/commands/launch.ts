@@ -31,8 +31,9 @@ export default class Launch extends BaseCommand {
     ...leaseSelection,
     nodes: Flags.string({ description: 'Only these nodes of the lease.', helpValue: 'LIST' }),
     mpi: Flags.option({ options: MPI_LAUNCHERS })({
-      description: 'Start an MPI program from the first node: with prterun (Open MPI 5), or mpiexec (MPICH).',
-      helpValue: MPI_LAUNCHERS.join('|'),
+      description:
+        'Start an MPI program from the first node: with prterun (Open MPI 5), or mpiexec (MPICH); alone: prrte.',
+      helpValue: `[${MPI_LAUNCHERS.join('|')}]`,
     }),
     ranks: countFlag({
       char: 'n',

@@ -109,6 +109,8 @@ describe.each(Object.keys(SHELLS))('%s', (shell) => {
         'xce-sandbox config show --config /etc/pass',
         'xce-sandbox launch --stdin ',
         'xce-sandbox launch --env A=1 --en',
+        'xce-sandbox launch --mpi --ra',
+        'xce-sandbox launch --mpi=hy',
         'xce-sandbox launch --job 7 -- getco',
         'xce-sandbox launch --job 7 -- cat /etc/pass',
       ]);
@@ -117,6 +119,8 @@ describe.each(Object.keys(SHELLS))('%s', (shell) => {
         return [...new Set(words.map((word) => word.replace(/=$/, '')))].sort();
       };
       const sorted = (words: readonly string[]): readonly string[] => [...words].sort();
+      expect(wordsOf('launch --mpi --ra')).toEqual(['--ranks']);
+      expect(wordsOf('launch --mpi=hy').join()).toMatch(/^(?:--mpi=)?hydra$/);
       const top = new Set(commands.map(({ name }) => name.split(' ')[0] ?? ''));
       expect(wordsOf('')).toEqual(sorted([...top]));
       expect(wordsOf('lease ')).toEqual(sorted(LEASE_WORDS));

@@ -8,6 +8,8 @@ export type FlagFacts = {
   readonly description: string;
   /** What stands for the value in help; undefined for a switch. */
   readonly value: string | undefined;
+  /** The flag may stand alone: its value is in brackets. */
+  readonly isValueOptional: boolean;
   readonly isRequired: boolean;
   /** As help shows it, where the flag itself has one. */
   readonly defaultText: string | undefined;
@@ -56,17 +58,21 @@ const readFlags = async (
   isGlobal: boolean,
 ): Promise<readonly FlagFacts[]> => {
   const facts = await Promise.all(
-    Object.entries(flags ?? {}).map(async ([name, flag]) => ({
-      name,
-      char: flag.char,
-      description: flag.description ?? '',
-      value: flag.type === 'boolean' ? undefined : (flag.helpValue ?? (flag.options ?? []).join('|')),
-      isRequired: flag.required === true,
-      defaultText: await flag.defaultHelp?.(),
-      isRepeatable: flag.multiple === true,
-      options: flag.options ?? [],
-      isGlobal,
-    })),
+    Object.entries(flags ?? {}).map(async ([name, flag]) => {
+      const value = flag.type === 'boolean' ? undefined : (flag.helpValue ?? (flag.options ?? []).join('|'));
+      return {
+        name,
+        char: flag.char,
+        description: flag.description ?? '',
+        value,
+        isValueOptional: value?.startsWith('[') === true,
+        isRequired: flag.required === true,
+        defaultText: await flag.defaultHelp?.(),
+        isRepeatable: flag.multiple === true,
+        options: flag.options ?? [],
+        isGlobal,
+      };
+    }),
   );
   return facts.sort((left, right) => (left.name < right.name ? -1 : 1));
 };

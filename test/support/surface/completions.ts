@@ -55,7 +55,8 @@ const firstSentence = (text: string): string => text.replace(/\.$/, '');
 const bashValue = (flag: FlagFacts): string | undefined => {
   const kind = kindOf(flag);
   if (kind === undefined) return undefined;
-  return kind.kind === 'words' ? kind.words.join(' ') : `@${kind.kind}`;
+  const value = kind.kind === 'words' ? kind.words.join(' ') : `@${kind.kind}`;
+  return flag.isValueOptional ? `?${value}` : value;
 };
 
 const bashCases = (commands: readonly CommandFacts[]): readonly string[] =>
@@ -94,7 +95,8 @@ ${flags.join('\n')}
   esac
 }
 
-# What the value of a flag of a command may be: @file, @directory, @any, or the words themselves.
+# What the value of a flag of a command may be: @file, @directory, @any, or the words themselves; behind a question mark
+# where the flag may do without.
 _xce_sandbox_value() {
   case "$1 $2" in
 ${bashCases(commands).join('\n')}
@@ -134,6 +136,8 @@ _xce_sandbox() {
   done
 
   value=$(_xce_sandbox_value "$command" "$prev")
+  [[ $value == '?'* && $cur == -* ]] && value=''
+  value=\${value#'?'}
   case $value in
     @file) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
     @directory) mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
@@ -181,7 +185,7 @@ const zshValue = (flag: FlagFacts): string => {
     case 'any':
       return `:${title}: `;
     case 'words':
-      return `:${title}:(${kind.words.join(' ')})`;
+      return `${flag.isValueOptional ? '::' : ':'}${title}:(${kind.words.join(' ')})`;
   }
 };
 
@@ -266,7 +270,7 @@ const fishValue = (flag: FlagFacts): readonly string[] => {
     case 'any':
       return ['-x'];
     case 'words':
-      return ['-x', '-a', quote(kind.words.join(' '))];
+      return [flag.isValueOptional ? '-f' : '-x', '-a', quote(kind.words.join(' '))];
   }
 };
 

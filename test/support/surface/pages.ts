@@ -22,13 +22,16 @@ const formatText = (text: string): readonly string[] =>
       return lines.map((line) => (/^[.']/.test(line) ? `\\&${line}` : line));
     });
 
-const formatFlag = ({ name, char, value }: FlagFacts): string =>
+/** What may stand for a value, without the brackets of one that may be left out. */
+const wordsOf = (value: string): readonly string[] => value.replace(/^\[(.*)\]$/, '$1').split('|');
+
+const formatFlag = ({ name, char, value, isValueOptional }: FlagFacts): string =>
   [
     '.It',
     ...(char === undefined ? [] : ['Fl', char, ',']),
     'Fl Fl',
     name,
-    ...(value === undefined ? [] : ['Ar', value.split('|').join(' | ')]),
+    ...(value === undefined ? [] : [isValueOptional ? 'Op Ar' : 'Ar', wordsOf(value).join(' | ')]),
   ].join(' ');
 
 const describeFlag = (flag: FlagFacts): readonly string[] => [
