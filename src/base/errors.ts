@@ -55,7 +55,7 @@ export const ERRORS = {
   'config-value': row(EXIT.config, 'a configuration value is missing or not valid', MEND_CONFIG),
   'config-unsafe': row(
     EXIT.config,
-    'others than root may write the configuration, or where root reads a file, or read a secret',
+    'others than root may write a file that root reads, or a directory above it, or may read a secret',
     'chown root: and chmod go-w what is named, and every directory above it',
   ),
   'pool-range': row(
