@@ -194,7 +194,10 @@ export const outputFlag = Flags.custom<OutputPattern>({
   },
 });
 
-/** `--name` alone as its first option, and `--name OPTION` as one word: oclif knows no flag that may do without its value. */
+/**
+ * `--name` alone as its first option, and `--name OPTION` as one word: oclif knows no flag that may do without its
+ * value.
+ */
 export const spellOut = (
   own: readonly string[],
   name: string,

@@ -56,8 +56,8 @@ const readVariable = (text: string, own: ReadonlyMap<string, Buffer>): Variable 
 /**
  * What a step gets beyond its fixed environment, as NAME=value: the variables that [sandbox] pass_environment
  * lists, where this process has them, those of the files and those of the command line. Later ones win. Throws
- * 'env-file', what readBounded and requireTrustedParents throw, and 'usage' for a name that is none, for one to pass on that is not set, and
- * for a value on the command line that is not UTF-8.
+ * 'env-file', what readBounded and requireTrustedParents throw, and 'usage' for a name that is none, for one to pass
+ * on that is not set, and for a value on the command line that is not UTF-8.
  */
 export const collectEnvironment = (
   { settings }: { readonly settings: { readonly sandbox: Pick<Settings['sandbox'], 'passEnvironment'> } },

@@ -66,8 +66,8 @@ export type LaunchPorts = {
   readonly report: (event: LaunchEvent) => Promise<void>;
   readonly stdin: Pick<StdinPlan, 'source' | 'close'>;
   /**
-   * Aborted when nobody wants the launch any more; heeded at once, until the first step starts. It has two listeners for
-   * each of the IN_FLIGHT_MAX nodes that are asked at the same time, and no more.
+   * Aborted when nobody wants the launch any more; heeded at once, until the first step starts. It has no more than two
+   * listeners for each of the IN_FLIGHT_MAX nodes that are asked at the same time.
    */
   readonly cancelled: AbortSignal;
   /** Called once, with the means to signal or end the launch. */

@@ -8,8 +8,8 @@ const madvise: (start: number, bytes: number, advice: number) => number = libc.f
   'int madvise(uintptr_t start, size_t bytes, int advice)',
 );
 /**
- * madvise(2): the pages may go; the next access to one of a file reads the file again. MADV_PAGEOUT would lose no page of
- * any kind, but it leaves those that another process has mapped as well, and beside a second Node process that is all.
+ * madvise(2): the pages may go; the next access to one of a file reads the file again. MADV_PAGEOUT would lose no page
+ * of any kind, but it leaves those that another process has mapped as well: beside a second Node process, all of them.
  */
 const MADV_DONTNEED = 4;
 
@@ -22,9 +22,9 @@ export type Mapping = { readonly start: number; readonly bytes: number };
 
 /**
  * Mappings of `smaps` (proc_pid_smaps(5)) whose pages are all still those of a file: not writable, and without a page
- * of this process's own, which a relocation makes and which could not be read again. Only those of `program` and of what
- * it is linked with: a look-up of a name on another thread may load and unload a library, and have put pages of its own
- * where smaps still showed that one.
+ * of this process's own, which a relocation makes and which could not be read again. Only those of `program` and of
+ * what it is linked with: a look-up of a name on another thread may load and unload a library, and pages that cannot be
+ * read again may stand by now where `smaps` shows that one.
  */
 export const listFilePages = (smaps: string, program: string): readonly Mapping[] =>
   smaps.split(/^(?=[0-9a-f]+-[0-9a-f]+ )/m).flatMap((text) => {
@@ -37,9 +37,9 @@ export const listFilePages = (smaps: string, program: string): readonly Mapping[
   });
 
 /**
- * Gives the pages of the program and its libraries back to the kernel, which keeps them for as long as it has room; those
- * that are needed again come back one by one. What starting took is most of what a Node process has resident. Throws
- * XceError 'os'.
+ * Gives the pages of the program and its libraries back to the kernel, which keeps them for as long as it has room;
+ * those that are needed again come back one by one. What starting took is most of what a Node process has resident.
+ * Throws XceError 'os'.
  */
 export const giveBackFilePages = (): void => {
   let smaps: string;

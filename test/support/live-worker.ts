@@ -1,7 +1,7 @@
 /**
  * The worker in a process of its own, all of it but the sandboxes, which are in memory and echo: `DIRECTORY TIMES`; the
- * directory has its configuration, worker.ini. Says its TLS port on stdout; then each line on stdin is answered by the memory it holds
- * after a collection of garbage. What it logs goes to stderr.
+ * directory has its configuration, worker.ini. Says its TLS port on stdout; then each line on stdin is answered by the
+ * memory it holds after a collection of garbage. What it logs goes to stderr.
  */
 import { mkdirSync } from 'node:fs';
 import { dirname } from 'node:path';
