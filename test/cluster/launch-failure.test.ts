@@ -18,7 +18,7 @@ let site: Site;
 let job = 100;
 
 const NODES = ['n1', 'n2', 'n3'] as const;
-/** From the event to the end of the launch, everywhere, on a machine that is busy; the jobs would last four times as long. */
+/** From the event to the end of the launch, everywhere: bounds on how long others take. Jobs would last longer. */
 const END_MS_MAX = 30_000;
 
 beforeAll(async () => {
@@ -257,7 +257,7 @@ test('SIGKILL of a release leaves a state that the next release ends', async () 
 test('the deadline ends a sandbox whose worker is dead', async () => {
   const id = nextJob();
   const { uid } = await site.json<{ uid: number }>(
-    ...['lease', 'allocate', '--job', id, '--submitter', '1001', '--nodes', 'n1', '--ttl', '15s'],
+    ...['lease', 'allocate', '--job', id, '--submitter', '1001', '--nodes', 'n1', '--ttl', '40s'],
   );
   const n1 = site.cluster.node('n1');
   const { child, shows } = await spawnLaunch(site, [
@@ -271,7 +271,7 @@ test('the deadline ends a sandbox whose worker is dead', async () => {
   await shows('up');
   await killWorkerForGood(n1);
   expect((await child.ended).exitCode).toBe(125);
-  await awaitNoProcess(n1, uid, 60);
+  await awaitNoProcess(n1, uid, 120);
   const blocked = await site.run(['lease', 'release', '--job', id]);
   expect(blocked.status).toBe(69);
   expect(blocked.stderr).toMatch(/^xce-sandbox: lease [0-9]+: n1: .*ECONNREFUSED.* \[release-blocked\]$/m);
