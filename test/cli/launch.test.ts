@@ -142,6 +142,7 @@ describe('with workers that do not answer', () => {
     const resolver = 'nameserver 127.77.0.53\noptions timeout:1 attempts:1\n';
     const nodes = configuration({ 'nodes.hosts': 'x[1-40],n1' }).replace('= 2s', '= 10s');
     const before = host.read(CONFIG_PATH);
+    await host.shell('mv /etc/resolv.conf /etc/resolv.before');
     try {
       host.write('/etc/resolv.conf', resolver);
       host.write(CONFIG_PATH, nodes);
@@ -154,6 +155,7 @@ describe('with workers that do not answer', () => {
       ]);
     } finally {
       host.write(CONFIG_PATH, before);
+      await host.shell('rm -f /etc/resolv.conf; mv /etc/resolv.before /etc/resolv.conf');
       silent.close();
     }
   });
