@@ -1,4 +1,7 @@
-/** Thousands of connections that say nothing: the worker holds as many as it promises, in little memory, and serves. */
+/**
+ * Thousands of connections that say nothing: the worker holds as many local ones as it promises, and hundreds over TLS,
+ * in little memory, and serves.
+ */
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { connect as connectNet, type Socket } from 'node:net';
@@ -10,6 +13,7 @@ import { connectTls } from '../../src/rpc/client.ts';
 import { LIVE_NODE, LiveWorker } from '../support/live-process.ts';
 
 const T = { timeoutMs: 60_000 };
+/** An eighth of what the limit allows, which would take minutes of handshakes. */
 const TLS_CONNECTIONS = 512;
 const TOGETHER = 32;
 /** Of one connection at the worker, and of what all of them may leave behind. */
@@ -53,6 +57,7 @@ const openLocal = async (): Promise<Socket> => {
 
 /** Opens so many, and resolves when the worker has spoken on each: it knows the peer then. */
 const openMany = async (count: number, open: () => Promise<Socket>): Promise<readonly Socket[]> => {
+  expect(count % TOGETHER).toBe(0);
   const sockets: Socket[] = [];
   const take = async (): Promise<void> => {
     for (let left = count / TOGETHER; left > 0; left -= 1) {
@@ -95,7 +100,7 @@ const countConnections = async (): Promise<Readonly<Record<string, number>>> => 
   }
 };
 
-test('as many as the limits allow are held, the next is refused, and all leave nothing behind', async () => {
+test('as many local ones as the limit allows are held beside 512 of TLS, the next is refused, and all leave nothing behind', async () => {
   await countConnections();
   const before = await worker.memory();
   const certified = await openMany(TLS_CONNECTIONS, openTls);
