@@ -15,12 +15,13 @@ import { join } from 'node:path';
 import { PassThrough, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { connect as connectTls, createSecureContext, createServer as createTlsServer } from 'node:tls';
-import type { InstanceName, NodeName } from '../../src/base/ids.ts';
+import type { InstanceName } from '../../src/base/ids.ts';
 import { type Identity, loadIdentity, PKI_FILES } from '../../src/pki/identity.ts';
 import type { StepResult } from '../../src/rpc/message.ts';
 import { createServer } from '../../src/rpc/server.ts';
 import type { VerbTable } from '../../src/rpc/verbs.ts';
 import { serveStep } from '../../src/worker/step-stream.ts';
+import { nameOf } from './worker-names.ts';
 
 const PORTS = { worker: 7713, bare: 7714, http2: 7715 } as const;
 const IN_FLIGHT = 64;
@@ -30,8 +31,6 @@ const CLIENT = '/etc/xce-sandbox/pki';
 const GOOD: StepResult = { result: 'success', code: 'exited', status: 0, stopped: false };
 
 const addressOf = (index: number): string => `127.77.${index >> 8}.${index & 255}`;
-/** All of one length, so that a certificate for one is that of another but for these bytes. */
-const nameOf = (index: number): NodeName => `n${String(index).padStart(4, '0')}` as NodeName;
 const MODEL_NAME = nameOf(1);
 
 /** `count` bytes, made as fast as they are taken. */

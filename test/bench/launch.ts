@@ -9,6 +9,7 @@ import type { Node } from '../support/cluster/node.ts';
 import { Site } from '../support/site.ts';
 import { interleave, measureOnce, onHost, type Usage } from './measure.ts';
 import { makeRow, type Row } from './rows.ts';
+import { firstOf, nameOf } from './worker-names.ts';
 
 const SIZES = [64, 256, 1024] as const;
 const LARGEST = 1024;
@@ -21,9 +22,6 @@ const PROGRAM = '/srv/bench/program.mjs';
 const MODEL = '/srv/bench/worker';
 const OUTPUT = '/srv/bench/output';
 const START_MS_MAX = 120_000;
-
-const nameOf = (index: number): string => `n${String(index).padStart(4, '0')}`;
-const firstOf = (count: number): string => `${nameOf(1).slice(0, 1)}[0001-${nameOf(count).slice(1)}]`;
 
 type Report = (line: string) => void;
 type Runs = { readonly subject: readonly Usage[]; readonly peer: readonly Usage[] };
@@ -219,8 +217,8 @@ const watchIdle = async (site: Site): Promise<readonly Idle[]> => {
   const lastedMs = performance.now() - beganMs;
   return await Promise.all(
     site.workers.map(async (node, index) => {
-      const process = '/proc/$(systemctl show -P MainPID xce-sandbox-worker)';
-      const unit = await node.must(['sh', '-c', `cat ${process}/status ${process}/environ | tr "\\0" "\\n"`]);
+      const of = '/proc/$(systemctl show -P MainPID xce-sandbox-worker)';
+      const unit = await node.must(['sh', '-c', `cat ${of}/status ${of}/environ | tr "\\0" "\\n"`]);
       const intervalMs = Number(/^WATCHDOG_USEC=(\d+)$/m.exec(unit)?.[1]) / 2000;
       return {
         residentMB: residentOf(unit),
@@ -266,7 +264,7 @@ const benchNodes = async (report: Report): Promise<readonly Row[]> => {
         goal: { valueAtMost: 60 },
       }),
       makeRow({
-        name: 'idle worker, wake-ups of all threads in 58 s',
+        name: `idle worker, wake-ups of all threads in ${WATCH_MS / 1000} s`,
         unit: '1',
         values: idle.map(({ wakeUps }) => wakeUps),
         peer: 'for its watchdog, at most',
