@@ -1,6 +1,8 @@
+import { getEventListeners, setMaxListeners } from 'node:events';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { XceError } from '../../../src/base/errors.ts';
 import type { NodeName } from '../../../src/base/ids.ts';
+import { IN_FLIGHT_MAX } from '../../../src/launch/fleet.ts';
 import type { Launch } from '../../../src/launch/run.ts';
 import { type LaunchInput, launchJob } from '../../../src/operations/launch.ts';
 import type { RequestOf } from '../../../src/rpc/message.ts';
@@ -49,6 +51,7 @@ const launch = async (
   changes: Partial<LaunchInput> = {},
   cancelled = new AbortController(),
 ) => {
+  setMaxListeners(2 * IN_FLIGHT_MAX, cancelled.signal);
   let running: Launch | undefined;
   let closed = 0;
   const result = launchJob(
@@ -595,6 +598,24 @@ describe('a launch that is refused', () => {
       await scene.context.close();
       return scene;
     };
+
+    test('has no more than two listeners for each node that is asked at the same time', async () => {
+      const warnings: Error[] = [];
+      const note = (warning: Error): void => void warnings.push(warning);
+      process.on('warning', note);
+      const scene = await setUp({ names });
+      const cancelled = new AbortController();
+      const { result } = await launch(scene, { directory: Buffer.from('/work') }, cancelled);
+      endAll(scene);
+      for (let turn = 0; turn < 10; turn += 1) {
+        await settle();
+        endAll(scene);
+      }
+      expect((await result).outcome).toMatchObject({ kind: 'job', exitStatus: 0 });
+      expect(getEventListeners(cancelled.signal, 'abort')).toEqual([]);
+      process.off('warning', note);
+      expect(warnings).toEqual([]);
+    });
 
     test('while nodes are connected to, waits for none of them and asks none', async () => {
       const scene = await giveUp(({ all }) => {
