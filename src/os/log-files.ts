@@ -106,7 +106,7 @@ type Calls = {
   ftruncate(fd: number, length: number): Promise<void>;
   link(existing: string, path: string): Promise<void>;
   lstat(path: string): Promise<Stats>;
-  /** Without an error for a name that is not there: to make one takes longer than the call. */
+  /** Undefined for a name that is not there. */
   lstatIfThere(path: string): Promise<Stats | undefined>;
   lstatBig(path: string): Promise<BigIntStats>;
   mkdir(path: string, options: { readonly recursive: true; readonly mode: number }): Promise<unknown>;
@@ -125,6 +125,8 @@ type Calls = {
   ): Promise<number>;
 };
 
+const lstatPooled = promisify(lstat);
+
 /** Asked in the thread pool: storage that hangs holds up nobody but who asked. */
 const pooled: Calls = {
   close: promisify(close),
@@ -132,16 +134,16 @@ const pooled: Calls = {
   fsync: promisify(fsync),
   ftruncate: promisify<number, number>(ftruncate),
   link: promisify(link),
-  lstat: promisify(lstat),
+  lstat: lstatPooled,
   lstatIfThere: async (path) => {
     try {
-      return await promisify(lstat)(path);
+      return await lstatPooled(path);
     } catch (error) {
       if (errnoOf(error) === 'ENOENT') return undefined;
       throw error;
     }
   },
-  lstatBig: (path) => promisify(lstat)(path, { bigint: true }),
+  lstatBig: (path) => lstatPooled(path, { bigint: true }),
   mkdir: promisify(mkdir),
   open: promisify(open),
   read: async (...what) => (await promisify(read)(...what)).bytesRead,
@@ -163,6 +165,7 @@ const inPlace: Calls = {
   ftruncate: async (fd, length) => ftruncateSync(fd, length),
   link: async (existing, path) => linkSync(existing, path),
   lstat: async (path) => lstatSync(path),
+  // Without the error: to make one takes longer than the call.
   lstatIfThere: async (path) => lstatSync(path, { throwIfNoEntry: false }),
   lstatBig: async (path) => lstatSync(path, { bigint: true }),
   mkdir: async (path, options) => mkdirSync(path, options),

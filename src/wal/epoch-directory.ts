@@ -92,7 +92,10 @@ export class EpochDirectory {
     throw damaged('none', `${directory} holds no lease log`, { directory, what }, { at: directory });
   }
 
-  /** To look: lists the directory anew and opens the next name. On a disk of this host alone see `#askFor`. */
+  /**
+   * To look: lists the directory anew and opens the next name. On a disk of this host alone, where no answer is stale,
+   * the two names are asked for and nothing is listed or opened.
+   */
   async hasSuccessor(epoch: number): Promise<boolean> {
     const next = this.pathOf(epoch + 1);
     if (!this.#isLocal) return await lookFor(this.#files, next, async () => (await this.newest()) > epoch);
