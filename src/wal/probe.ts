@@ -138,12 +138,12 @@ export const createStorage = (ports: StoragePorts, kind: 'shared' | 'local'): Co
     );
 
   const mountOf = async (directory: string): Promise<MountView> => {
+    let mount: MountView | undefined;
     try {
       // The look at the mount has no deadline of its own: it is for storage that has just given an answer.
-      if ((await files.identify(directory)) === undefined) throw missing(directory);
-      return ports.mountOf(directory);
+      const found = await files.identify(directory);
+      if (found !== undefined) mount = ports.mountOf(directory);
     } catch (error) {
-      if (error instanceof XceError && error.code === 'log-missing') throw error;
       const errno = errnoOf(error instanceof XceError ? error.facts.cause : error);
       if (errno !== 'ENOENT' && errno !== 'ENOTDIR') {
         throw new XceError('log-io', `cannot look at ${directory}: ${reasonOf(error)}`, {
@@ -154,6 +154,8 @@ export const createStorage = (ports: StoragePorts, kind: 'shared' | 'local'): Co
       }
       throw missing(directory, error);
     }
+    if (mount === undefined) throw missing(directory);
+    return mount;
   };
 
   const factsOf = ({ type, source, path }: MountView): StorageFacts => ({ type, source, path });
