@@ -5,7 +5,7 @@ import type { Clock } from '../os/clock.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 import { lockFailure, reasonOf, unlinkIfThere } from './failure.ts';
 import { parseTokenName, tokenPath } from './names.ts';
-import { type Clocks, readToken, type Token, writeMark, writeToken } from './token.ts';
+import { type Clocks, parseToken, readTokenText, type Token, writeMark, writeToken } from './token.ts';
 
 /** A locked token file, until it is released or kept. */
 export type HeldToken = {
@@ -64,6 +64,8 @@ export class HostTokens {
   /** When a kept token was last given back, and when it was last free for long enough. */
   #keptMs = 0;
   #freeMs = 0;
+  /** What was read last: each commit of a process finds what the one before has left there. */
+  #last: { readonly text: string; readonly token: Token | undefined } | undefined;
 
   constructor(ports: HostTokensPorts, runDirectory: string) {
     this.#ports = ports;
@@ -143,12 +145,19 @@ export class HostTokens {
         throw error;
       }
       try {
-        const token = await readToken(file);
-        return token?.bootId === this.#ports.bootId ? token : undefined;
+        return await this.#readOwn(file);
       } finally {
         await file.close();
       }
     });
+  }
+
+  /** The token in a file; undefined when it is of another boot, or cannot be read. */
+  async #readOwn(file: LogFile): Promise<Token | undefined> {
+    const text = await readTokenText(file);
+    if (this.#last?.text !== text) this.#last = { text, token: parseToken(text) };
+    const { token } = this.#last;
+    return token?.bootId === this.#ports.bootId ? token : undefined;
   }
 
   async #lockOpen(file: LogFile, epoch: number, deadlineMs: number): Promise<HeldToken> {
@@ -202,8 +211,7 @@ export class HostTokens {
 
   /** What stands in a token file that is held; undefined for a token of another boot. */
   async look({ path, file }: HeldToken): Promise<Token | undefined> {
-    const token = await this.#onFile(path, () => readToken(file));
-    return token?.bootId === this.#ports.bootId ? token : undefined;
+    return await this.#onFile(path, () => this.#readOwn(file));
   }
 
   /** Writes a token of this boot; `clocks` are those of now unless the host has owned the log before. */

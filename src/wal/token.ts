@@ -28,7 +28,8 @@ const MARKS = { busy: Buffer.from(BUSY, 'latin1'), idle: Buffer.from(IDLE, 'lati
 /** Of one length, so that a token that is written over another leaves nothing of it. */
 const MS_DIGITS = 15;
 
-const parseToken = (text: string): Token | undefined => {
+/** Undefined where there is no token that can be read. */
+export const parseToken = (text: string): Token | undefined => {
   const match = /^([0-9a-f]{32})\n([!-~]{1,64})\n(idle|busy)\n([0-9]{1,16}) ([0-9]{1,16})\n/.exec(text);
   const [, token, bootId, word, wallMs, monotonicMs] = match ?? [];
   if (token === undefined || bootId === undefined) return undefined;
@@ -36,16 +37,11 @@ const parseToken = (text: string): Token | undefined => {
   return { token, bootId, isBusy: word === BUSY, clocks };
 };
 
-/** Each commit of a process reads what the one before has left there. */
-let last: { readonly text: string; readonly token: Token | undefined } | undefined;
-
-/** The token in an open file; undefined when there is none that can be read. */
-export const readToken = async (file: LogFile): Promise<Token | undefined> => {
+/** What stands in an open token file. */
+export const readTokenText = async (file: LogFile): Promise<string> => {
   // Local and smaller than a page: one read gives all of it.
   const bytes = Buffer.allocUnsafe(LIMITS.logTokenBytesMax);
-  const text = bytes.toString('latin1', 0, await file.read(bytes, 0));
-  if (last?.text !== text) last = { text, token: parseToken(text) };
-  return last.token;
+  return bytes.toString('latin1', 0, await file.read(bytes, 0));
 };
 
 export const writeToken = async (file: LogFile, { token, bootId, isBusy, clocks }: Token): Promise<void> => {
