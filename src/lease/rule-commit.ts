@@ -31,6 +31,7 @@ export const nowOf = (
   wallMs: number,
   { skewMs, stepMs }: Pick<Now, 'skewMs' | 'stepMs'>,
 ): Now => ({
+  // By name, since a whole CommitContext may be given, and a moment has no more than this.
   wallMs,
   monotonicMs: clock.monotonicMs(),
   bootId,

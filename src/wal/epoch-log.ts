@@ -120,15 +120,7 @@ const contextOf = (
   }: { readonly header: LogHeader; readonly replay: { readonly last: Mark }; readonly skewMs: number },
   wallMs: number,
   stepMs: number | undefined,
-): CommitContext => ({
-  epoch: header.epoch,
-  token: header.token,
-  host: header.host,
-  sequence: replay.last.sequence,
-  wallMs,
-  skewMs,
-  stepMs,
-});
+): CommitContext => ({ ...positionOf(header, replay.last), wallMs, skewMs, stepMs });
 
 /** Why a record that was written is not acknowledged in its own epoch. */
 const doubt = (message: string): XceError => new XceError('log-io', message);

@@ -68,7 +68,7 @@ const writeAll = async (
   write: (rest: Uint8Array, done: number) => Promise<number>,
 ): Promise<void> => {
   for (let done = 0; done < bytes.length; ) {
-    const count = await write(done === 0 ? bytes : bytes.subarray(done), done);
+    const count = await write(bytes.subarray(done), done);
     if (count === 0) throw new Error('the system wrote nothing');
     done += count;
   }

@@ -3,13 +3,13 @@ import { join } from 'node:path';
 
 const STEM = 'leases.wal';
 
-export const epochPath = (directory: string, epoch: number): string => `${directory}/${STEM}.${epoch}`;
+export const epochPath = (directory: string, epoch: number): string => join(directory, `${STEM}.${epoch}`);
 
 export const preparedPath = (directory: string, epoch: number, token: string): string =>
   join(directory, `${STEM}.new.${epoch}.${token.slice(0, 16)}`);
 
 export const tokenPath = (runDirectory: string, epoch: number): string =>
-  `${runDirectory}/epoch-${epoch}.token`;
+  join(runDirectory, `epoch-${epoch}.token`);
 
 /** What the names of one probe's files begin with. */
 export const probeStem = (probe: string): string => `.xce-probe-${probe}.`;
