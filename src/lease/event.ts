@@ -434,6 +434,10 @@ const readEvent = (kind: EventKind, from: ByteReader): LeaseEvent => {
   }
 };
 
+/**
+ * One for all events: a replay decodes a million of them. decodeEvent is therefore not re-entrant: nothing that it calls
+ * may decode another event before it has returned.
+ */
 const reader = new ByteReader(new Uint8Array(0), 0, 0);
 
 const readKind = (from: ByteReader): EventKind => {
