@@ -1,8 +1,8 @@
 /**
  * A ticket lets one worker act for one lease for a short time, without asking anybody. It answers a nonce of that
  * worker's present boot, so it can neither be made in advance nor outlive the boot, and its time is counted by
- * the worker's own monotonic clock from the moment of that nonce: the hosts' wall clocks carry no safety. A clock that is
- * far off is refused with its own reason all the same: certificates and the log of other hosts are judged by it.
+ * the worker's own monotonic clock from the moment of that nonce: the hosts' wall clocks carry no safety. A clock
+ * that is far off is refused with its own reason all the same: certificates and the log of other hosts are judged by it.
  * Possession authorises nobody; the receiver checks the peer as well.
  */
 import type { KeyObject } from 'node:crypto';
@@ -141,8 +141,8 @@ export const checkTicket = (
 };
 
 /**
- * Refused with 'clock-skew' when the two hosts' clocks are too far apart. The ticket was signed after its nonce was given and
- * before now, whenever it is presented, so the signer's clock shows its error against that span alone.
+ * Refused with 'clock-skew' when the two hosts' clocks are too far apart. The ticket was signed after its nonce was
+ * given and before now, whenever it is presented, so the signer's clock shows its error against that span alone.
  */
 export const checkTicketClock = (
   { issuedWallMs }: Pick<TicketClaims, 'issuedWallMs'>,

@@ -14,8 +14,8 @@ export type Challenged = {
 };
 
 /**
- * Asks each node who it is, and if a ticket is to follow for a nonce of its present boot. A node that answers for another one has failed.
- * `signal` gives the questions up.
+ * Asks each node who it is, and if a ticket is to follow for a nonce of its present boot. A node that answers for
+ * another one has failed. `signal` gives the questions up.
  */
 export const challengeNodes = async (
   context: Context,

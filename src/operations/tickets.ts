@@ -11,8 +11,8 @@ export type Tickets = {
   /** The lease as the commit saw it that the tickets rest on. */
   readonly lease: LeaseView;
   /**
-   * The ticket of a node that they were made for. Signed whenever it is asked for, always as the same text: each names all
-   * nodes of the lease, and thousands of them are not kept.
+   * The ticket of a node that they were made for. Signed whenever it is asked for, always as the same text: each names
+   * all nodes of the lease, and thousands of them are not kept.
    */
   readonly ticketOf: (node: NodeName) => string;
   /** When the first of them may end, on this host's monotonic clock in milliseconds; no later than on any node. */

@@ -34,7 +34,9 @@ export type Taken = {
   readonly base: Mark & { readonly epoch: number };
 };
 
-/** What is a sign of a log is never removed without thought: with it goes what keeps uids from being given out twice. */
+/**
+ * What is a sign of a log is never removed without thought: with it goes what keeps uids from being given out twice.
+ */
 const refuseSign = (what: string, at: string): XceError =>
   new XceError('log-exists', what, {
     at,
