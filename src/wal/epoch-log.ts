@@ -267,13 +267,16 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
     const open = this.#open;
     this.#open = undefined;
     if (open === undefined) return;
-    await open.token?.file.close();
     try {
       if (open.isLocked) open.file.unlock();
     } catch {
       // The lock between hosts is a courtesy, and closing gives it back where unlocking fails.
     }
-    await open.file.close();
+    try {
+      await open.token?.file.close();
+    } finally {
+      await open.file.close();
+    }
   }
 
   /** Gives back the lock on the log and keeps the descriptor, with the state, for the next commit. */
@@ -344,10 +347,13 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
         await this.#letGo(held);
       }
     } catch (error) {
-      await this.#drop();
-      this.#untold.unshift(...notices);
       const failed = round?.settled.map((each) => each.waiting) ?? waiting ?? this.#waiting.splice(0, first);
-      for (const one of failed) one.reject(error);
+      try {
+        await this.#drop();
+      } finally {
+        this.#untold.unshift(...notices);
+        for (const one of failed) one.reject(error);
+      }
     }
   }
 

@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { type ErrorCode, XceError } from '../../../src/base/errors.ts';
 import { LIMITS } from '../../../src/base/limits.ts';
+import type { LogFiles } from '../../../src/os/log-files.ts';
 import { encodeComplete, encodeFrame, encodeHeader } from '../../../src/wal/encoder.ts';
 import { EpochLog } from '../../../src/wal/epoch-log.ts';
 import type { Machine } from '../../../src/wal/machine.ts';
@@ -509,6 +510,42 @@ describe('another log in its place', () => {
 });
 
 describe('storage in trouble', () => {
+  test('that fails to close what a failed commit gives up: every commit hears of it, and nothing stays open', async () => {
+    const world = new World();
+    const ports = world.portsOf('a');
+    const closed: string[] = [];
+    let isBroken = false;
+    const files: LogFiles = {
+      ...ports.files,
+      open: async (path, purpose) => {
+        const file = await ports.files.open(path, purpose);
+        return {
+          ...file,
+          sync: async () => {
+            if (isBroken) throw Object.assign(new Error('sync'), { code: 'EIO' });
+            await file.sync();
+          },
+          close: async () => {
+            await file.close();
+            closed.push(path);
+            if (isBroken) throw Object.assign(new Error('close'), { code: 'EIO' });
+          },
+        };
+      },
+    };
+    const log = new EpochLog({ ...ports, files }, world.optionsOf('a'), grantMachine);
+    await log.init();
+    const grant = (by: string) => log.commit((state) => decideGrant(state, by));
+    await grant('one');
+    closed.length = 0;
+    isBroken = true;
+    const outcomes = await Promise.allSettled(['two', 'three'].map(grant));
+    expect(outcomes.map(({ status }) => status)).toEqual(['rejected', 'rejected']);
+    expect(closed.sort()).toEqual([world.epochPath(1), '/run/a/epoch-1.token']);
+    isBroken = false;
+    expect((await grant('four')).result).toBe(2);
+  });
+
   test.each(['EIO', 'ENOSPC', 'EDQUOT', 'ESTALE'])(
     'that fails an append with %s: the next epoch says that the record does not count',
     async (errno) => {
