@@ -34,7 +34,9 @@ export type SignedForm<Claims> = {
   readonly domain: string;
   readonly charsMax: number;
   /** Its input and output are the same values; entries in the order of the text. */
-  readonly schema: v.GenericSchema<unknown, Claims>;
+  readonly schema: v.GenericSchema<unknown, Claims> & {
+    readonly entries: Readonly<Record<keyof Claims, unknown>>;
+  };
   readonly malformed: ErrorCode;
   readonly badSignature: ErrorCode;
 };
@@ -85,39 +87,52 @@ const requireForm = <Claims>(
   return checked.output;
 };
 
-/**
- * Signs texts that differ only in some claims: what they share is checked once, and may be long. Claims that the schema
- * refuses are a bug of the caller. The signer throws 'too-large' for a text over its limit.
- */
-export const createSealer = <Claims, Own extends Partial<Claims>>(
-  form: SignedForm<Claims>,
-  ownSchema: v.GenericSchema<unknown, Own>,
-  claims: Claims,
-  key: KeyObject,
-): ((own: Own) => string) => {
+const requireSigningKey = (form: { readonly name: string }, key: KeyObject): void =>
   assert(
     key.asymmetricKeyType === 'ed25519' && key.type === 'private',
     `the key of a ${form.name} is Ed25519`,
   );
-  const checked = requireForm(form.schema, claims, form.name);
-  return (own) => {
-    // In the order of the schema: a key keeps its place when it gets another value.
-    const json = Buffer.from(JSON.stringify({ ...checked, ...requireForm(ownSchema, own, form.name) }));
-    const signature = sign(null, signedBytes(form, json), key);
-    const text = `${form.prefix}${json.toString('base64url')}.${signature.toString('base64url')}`;
-    if (text.length > form.charsMax) {
-      throw new XceError(
-        'too-large',
-        `a ${form.name} is ${text.length} characters, over ${form.charsMax}: its names are too long together`,
-      );
-    }
-    return text;
-  };
+
+const writeText = <Claims extends object>(
+  form: SignedForm<Claims>,
+  claims: Claims,
+  key: KeyObject,
+): string => {
+  const names = Object.keys(form.schema.entries) as (keyof Claims)[];
+  const json = Buffer.from(JSON.stringify(Object.fromEntries(names.map((name) => [name, claims[name]]))));
+  const signature = sign(null, signedBytes(form, json), key);
+  const text = `${form.prefix}${json.toString('base64url')}.${signature.toString('base64url')}`;
+  if (text.length > form.charsMax) {
+    throw new XceError(
+      'too-large',
+      `a ${form.name} is ${text.length} characters, over ${form.charsMax}: its names are too long together`,
+    );
+  }
+  return text;
 };
 
-/** Signs claims. Claims that the schema refuses are a bug of the caller. */
-export const sealText = <Claims>(form: SignedForm<Claims>, claims: Claims, key: KeyObject): string =>
-  createSealer(form, v.object({}), claims, key)({});
+/** Signs claims. Claims that the schema refuses are a bug of the caller. Throws 'too-large' for a text over its limit. */
+export const sealText = <Claims extends object>(
+  form: SignedForm<Claims>,
+  claims: Claims,
+  key: KeyObject,
+): string => {
+  requireSigningKey(form, key);
+  return writeText(form, requireForm(form.schema, claims, form.name), key);
+};
+
+/** The same for texts that differ only in some claims: what they share is checked once, and may be long. */
+export const createSealer = <Shared extends object, Own extends object>(
+  form: SignedForm<Shared & Own>,
+  sharedSchema: v.GenericSchema<unknown, Shared>,
+  ownSchema: v.GenericSchema<unknown, Own>,
+  claims: Shared,
+  key: KeyObject,
+): ((own: Own) => string) => {
+  requireSigningKey(form, key);
+  const shared = requireForm(sharedSchema, claims, form.name);
+  return (own) => writeText(form, { ...shared, ...requireForm(ownSchema, own, form.name) }, key);
+};
 
 /** Buffer.from skips what is not base64url; only a text that comes back from the bytes is one. */
 const decodeBase64url = (text: string): Buffer | undefined => {

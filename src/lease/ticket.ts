@@ -39,6 +39,12 @@ const TicketClaims = v.strictObject({
 });
 export type TicketClaims = v.InferOutput<typeof TicketClaims>;
 
+/** What differs between the tickets of one lease that rest on one commit, and what does not. */
+const OwnClaims = v.object({ node: CLAIM.node, nonce: CLAIM.nonce });
+const SharedClaims = v.omit(v.object(TicketClaims.entries), ['node', 'nonce']);
+export type OwnClaims = v.InferOutput<typeof OwnClaims>;
+export type SharedClaims = v.InferOutput<typeof SharedClaims>;
+
 const TICKET: SignedForm<TicketClaims> = {
   name: 'ticket',
   prefix: 'xce1.',
@@ -50,8 +56,8 @@ const TICKET: SignedForm<TicketClaims> = {
 };
 
 /**
- * The claims of one node's ticket: the lease as an acknowledged commit of the present epoch saw it, and the nonce
- * that the node gave before that commit. The ticket lasts as long as the lease does.
+ * What all tickets of a lease claim: the lease as an acknowledged commit of the present epoch saw it. To each belongs the
+ * nonce that its node gave before that commit. They last as long as the lease does.
  */
 export const claimsOfLease = (
   lease: LeaseView,
@@ -59,11 +65,9 @@ export const claimsOfLease = (
     readonly cluster: string;
     readonly instance: InstanceName;
     readonly epoch: Epoch;
-    readonly node: NodeName;
-    readonly nonce: string;
     readonly issuedWallMs: number;
   },
-): TicketClaims => ({
+): SharedClaims => ({
   cluster: facts.cluster,
   instance: facts.instance,
   job: lease.job,
@@ -73,25 +77,19 @@ export const claimsOfLease = (
   uid: lease.uid,
   submitterUid: lease.submitter.uid,
   submitterGid: lease.submitter.gid,
-  node: facts.node,
   nodes: lease.nodes.filter((node) => node.role === 'job').map((node) => node.node),
-  nonce: facts.nonce,
   ttlMs: lease.remainingMs,
   issuedWallMs: facts.issuedWallMs,
   roots: lease.roots.map(({ path }) => ({ path })),
   workspace: lease.workspace,
 });
 
-/** What differs between the tickets of one lease that rest on one commit. */
-const OwnClaims = v.object({ node: CLAIM.node, nonce: CLAIM.nonce });
-export type OwnClaims = v.InferOutput<typeof OwnClaims>;
-
 /** Gives one node its ticket; the same text whenever it is asked for the same. Throws 'too-large'. */
 export type TicketSigner = (own: OwnClaims) => string;
 
 /** Signs tickets that have all other claims in common. */
-export const createTicketSigner = (claims: TicketClaims, key: KeyObject): TicketSigner =>
-  createSealer(TICKET, OwnClaims, claims, key);
+export const createTicketSigner = (claims: SharedClaims, key: KeyObject): TicketSigner =>
+  createSealer(TICKET, SharedClaims, OwnClaims, claims, key);
 
 /** Refused with 'ticket-malformed' or 'ticket-signature'. What is accepted is authentic, no more: see checkTicket. */
 export const openTicket = (text: string, key: KeyObject): Verdict<TicketClaims> =>

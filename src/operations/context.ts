@@ -7,7 +7,7 @@ import { createFleet, type Fleet } from '../launch/fleet.ts';
 import type { LeaseEvent } from '../lease/event.ts';
 import type { LeaseState } from '../lease/state.ts';
 import { LeaseStore } from '../lease/store.ts';
-import { createTicketSigner, type TicketClaims, type TicketSigner } from '../lease/ticket.ts';
+import { createTicketSigner, type SharedClaims, type TicketSigner } from '../lease/ticket.ts';
 import type { LeaseView } from '../lease/view.ts';
 import { machinePorts } from '../normalise/machine-ports.ts';
 import type { NormalisePorts } from '../normalise/ports.ts';
@@ -46,7 +46,7 @@ export type Context = {
   /** Lets everybody reach a workspace that is the submitter's now; see sandbox/workspace.ts. */
   openGate(path: string): void;
   /** Only after the commit that the ticket rests on was acknowledged. */
-  ticketSigner(claims: TicketClaims): TicketSigner;
+  ticketSigner(claims: SharedClaims): TicketSigner;
   /** One remark for the operator; never data. */
   tell(text: string): void;
   close(): Promise<void>;

@@ -44,15 +44,11 @@ export const makeTickets = async (
     assert(nonce !== undefined, 'each node of a launch has its ticket');
     return nonce;
   };
-  const [first] = nodes;
-  assert(first !== undefined, 'a launch has nodes');
   const sign = context.ticketSigner(
     claimsOfLease(lease, {
       cluster: settings.cluster.name,
       instance: settings.cluster.instance,
       epoch: position.epoch as Epoch,
-      node: first,
-      nonce: nonceOf(first),
       issuedWallMs: clock.wallMs(),
     }),
   );

@@ -355,8 +355,8 @@ const bind: Act = (world, by, lease, { fate }) => {
   );
   if (view === undefined) return;
   for (const { node } of bindings) {
-    const facts = { epoch: epoch(by.epoch), node, nonce: '0'.repeat(32), issuedWallMs: T0 };
-    const claims = claimsOfLease(view, { ...IDENTITY, ...facts });
+    const shared = claimsOfLease(view, { ...IDENTITY, epoch: epoch(by.epoch), issuedWallMs: T0 });
+    const claims = { ...shared, node, nonce: '0'.repeat(32) };
     by.tickets.push({ claims, boot: world.node(node).boot, issuedMs });
   }
 };

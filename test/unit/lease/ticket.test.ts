@@ -214,16 +214,11 @@ test('the claims of a lease name its nodes without helpers and last as long as t
   const lease = scene.allocate(request({ roots: [{ path: '/scratch/out', storage: 'scratch' }] }));
   scene.apply({ kind: 'join', lease: lease.number, node: node('io1') });
   const view = scene.run(decideBind(scene.state, facts(at(20_000)), { lease: lease.number }, []));
-  const made = claimsOfLease(view, {
-    ...IDENTITY,
-    epoch: epoch(3),
-    node: node('n2'),
-    nonce: claims.nonce,
-    issuedWallMs: T0,
-  });
-  expect(openTicket(createTicketSigner(made, privateKey)(made), publicKey)).toEqual({
+  const made = claimsOfLease(view, { ...IDENTITY, epoch: epoch(3), issuedWallMs: T0 });
+  const own = { node: node('n2'), nonce: claims.nonce };
+  expect(openTicket(createTicketSigner(made, privateKey)(own), publicKey)).toEqual({
     ok: true,
-    value: made,
+    value: { ...made, ...own },
   });
   expect(made).toMatchObject({
     job: '42',
