@@ -8,8 +8,15 @@ export const LIMITS = {
   nodeListCharsMax: 1 << 16,
   nodeListBracketsMax: 4,
   leaseNodesMax: 16_384,
-  /** All node names of a lease together, so that one record can name each of them twice. */
+  /** All node names of a lease together, with hosts that join later, so that one record can name each of them twice. */
   leaseNodesBytesMax: 1 << 20,
+  /**
+   * What the nodes of a job and the paths of its lease take in the JSON of each ticket, quotes and commas counted. Of
+   * ticketCharsMax, 92 are no JSON ("xce1.", "." and 86 of a signature), and base64 takes 4 characters for 3 bytes: that
+   * leaves (1,048,576 - 92) * 3/4 = 786,363 bytes, 4,027 of them for what else a ticket claims. That is less than 3 KiB
+   * at most: names of claims and numbers 400, cluster and storage (253 + 64) * 6, job 128 * 2, node 253, nonce 32.
+   */
+  leaseTicketBytesMax: 764 << 10,
   leaseRootsMax: 64,
   /** The roots and the workspace. */
   leaseScopesMax: 65,

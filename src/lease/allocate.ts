@@ -24,6 +24,7 @@ import { commandFor, nameLease } from './reference.ts';
 import { accept, type Refusal, refuse, type Verdict } from './refusal.ts';
 import type { LeaseState } from './state.ts';
 import { beginTerm, remainingMs } from './term.ts';
+import { ticketBytesOf } from './ticket.ts';
 import { type LeaseView, viewLease } from './view.ts';
 
 export type AllocateRequest = AttemptKey & {
@@ -87,8 +88,6 @@ const checkTerms = (request: AllocateRequest): Verdict<undefined> => {
   const { nodes, roots, workspace, ttlMs } = request;
   if (nodes.length === 0 || nodes.length > LIMITS.leaseNodesMax)
     return refuse('too-large', `a lease has 1 to ${LIMITS.leaseNodesMax} nodes, not ${nodes.length}`);
-  if (nodes.reduce((bytes, node) => bytes + node.length, 0) > LIMITS.leaseNodesBytesMax)
-    return refuse('too-large', `the node names of a lease have at most ${LIMITS.leaseNodesBytesMax} bytes`);
   if (new Set(nodes).size !== nodes.length) return refuse('node-list', 'a node is named twice');
   if (roots.length > LIMITS.leaseRootsMax)
     return refuse('too-large', `a lease has at most ${LIMITS.leaseRootsMax} writable paths`);
@@ -99,6 +98,13 @@ const checkTerms = (request: AllocateRequest): Verdict<undefined> => {
   }
   if (new Set(places.map(({ path }) => path)).size !== places.length)
     return refuse('usage', 'a writable path is named twice');
+  const bytes = ticketBytesOf(request);
+  if (bytes > LIMITS.leaseTicketBytesMax)
+    return refuse(
+      'too-large',
+      `nodes and writable paths take ${bytes} bytes in a ticket, over ${LIMITS.leaseTicketBytesMax}: their names are too long together`,
+      { next: 'lease fewer nodes, or nodes with shorter names' },
+    );
   return checkTtl(ttlMs);
 };
 

@@ -55,6 +55,10 @@ const TICKET: SignedForm<TicketClaims> = {
   badSignature: 'ticket-signature',
 };
 
+/** Without hosts that joined to help. */
+export const jobNodesOf = ({ nodes }: Pick<LeaseView, 'nodes'>): NodeName[] =>
+  nodes.filter(({ role }) => role === 'job').map(({ node }) => node);
+
 /**
  * What all tickets of a lease claim: the lease as an acknowledged commit of the present epoch saw it. To each belongs the
  * nonce that its node gave before that commit. They last as long as the lease does.
@@ -77,12 +81,26 @@ export const claimsOfLease = (
   uid: lease.uid,
   submitterUid: lease.submitter.uid,
   submitterGid: lease.submitter.gid,
-  nodes: lease.nodes.filter((node) => node.role === 'job').map((node) => node.node),
+  nodes: jobNodesOf(lease),
   ttlMs: lease.remainingMs,
   issuedWallMs: facts.issuedWallMs,
   roots: lease.roots.map(({ path }) => ({ path })),
   workspace: lease.workspace,
 });
+
+/** What the nodes and paths of a lease take in each ticket; see LIMITS.leaseTicketBytesMax. */
+export const ticketBytesOf = ({
+  nodes,
+  roots,
+  workspace,
+}: {
+  readonly nodes: readonly NodeName[];
+  readonly roots: readonly { readonly path: string }[];
+  readonly workspace: { readonly path: string } | null;
+}): number =>
+  [nodes, roots.map(({ path }) => ({ path })), workspace?.path ?? null]
+    .map((part) => Buffer.byteLength(JSON.stringify(part)))
+    .reduce((sum, bytes) => sum + bytes);
 
 /** Gives one node its ticket; the same text whenever it is asked for the same. Throws 'too-large'. */
 export type TicketSigner = (own: OwnClaims) => string;

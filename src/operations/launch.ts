@@ -20,6 +20,7 @@ import type { LaunchOutcome, Place } from '../launch/outcome.ts';
 import type { OutputSink, OutputStream, Writer } from '../launch/output.ts';
 import { type Launch, type LaunchEvent, type StdinPlan, startLaunch } from '../launch/run.ts';
 import { commandFor, type LeaseRef } from '../lease/reference.ts';
+import { jobNodesOf } from '../lease/ticket.ts';
 import type { LeaseView } from '../lease/view.ts';
 import { headArguments, type MpiLauncher } from '../mpi/launchers.ts';
 import { foldNodes, parseNodeList } from '../nodes/hostlist.ts';
@@ -216,7 +217,7 @@ const onPrepared = async <T>(
 };
 
 const chooseNodes = (lease: LeaseView, text: string | undefined): readonly NodeName[] => {
-  const own = lease.nodes.filter((node) => node.role === 'job').map(({ node }) => node);
+  const own = jobNodesOf(lease);
   return text === undefined
     ? own
     : requireNodes(parseNodeList(text), own, {
@@ -354,7 +355,7 @@ export const launchJob = async (
   const { tickets, output, sink } = await progress.phase(
     `prepare ${countOf(nodes.length, 'node')}`,
     async () => {
-      const tickets = await makeTickets(context, ref, nodes, refusalOf(cancelled), cancelled);
+      const tickets = await makeTickets(context, found, nodes, refusalOf(cancelled), cancelled);
       const plan: Plan = { ref, launch: name, nodes, resources: input.resources, cancelled };
       return await onPrepared(context, plan, tickets, async () => {
         const { ticketOf } = tickets;

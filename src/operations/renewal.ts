@@ -33,9 +33,9 @@ const renewOnce = async (
   nodes: readonly NodeName[],
   signal: AbortSignal,
 ): Promise<number> => {
-  const { ttlMs } = await context.leases.show(ref);
-  tellNotices(context, (await context.leases.renew(ref, ttlMs)).notices);
-  const { ticketOf, endMs } = await makeTickets(context, ref, nodes, joinFailures, signal);
+  const lease = await context.leases.show(ref);
+  tellNotices(context, (await context.leases.renew(ref, lease.ttlMs)).notices);
+  const { ticketOf, endMs } = await makeTickets(context, lease, nodes, joinFailures, signal);
   const answers = await askAll(nodes, async (node) => {
     const session = await context.fleet.session(node, signal);
     return await session.call(

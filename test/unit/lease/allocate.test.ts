@@ -235,9 +235,9 @@ describe('a request that is refused as it stands', () => {
       'too-large',
     ],
     [
-      'node names beyond one record',
+      'node names beyond one ticket',
       {
-        nodes: Array.from({ length: 8200 }, (_, index) =>
+        nodes: Array.from({ length: 6200 }, (_, index) =>
           node(`n${index}.${'x'.repeat(60)}.${'y'.repeat(63)}`),
         ),
       },

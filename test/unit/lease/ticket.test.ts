@@ -1,6 +1,8 @@
 import { createPublicKey, generateKeyPairSync, sign } from 'node:crypto';
 import { describe, expect, test } from 'vitest';
+import type { InstanceName } from '../../../src/base/ids.ts';
 import { LIMITS } from '../../../src/base/limits.ts';
+import type { AllocateRequest } from '../../../src/lease/allocate.ts';
 import { decideBind } from '../../../src/lease/rules.ts';
 import {
   checkTicket,
@@ -9,6 +11,7 @@ import {
   openTicket,
   type TicketClaims,
   type TicketContext,
+  ticketBytesOf,
 } from '../../../src/lease/ticket.ts';
 import {
   at,
@@ -147,6 +150,64 @@ describe('the text of a ticket', () => {
     const sign = createTicketSigner({ ...claims, nodes: many }, privateKey);
     expect(() => sign(claims)).toThrow(expect.objectContaining({ code: 'too-large' }));
   });
+
+  /** A name of so many characters; each number gives another. */
+  const longNode = (index: number, characters: number) =>
+    node(
+      `${String(index).padStart(5, '0')}.${'a.'.repeat(LIMITS.nodeNameCharsMax)}`
+        .slice(0, characters - 1)
+        .concat('z'),
+    );
+  const LONGEST_PATH = (index: number) => `/${String(index).padStart(3, '0')}${'\u0001'.repeat(1000)}`;
+
+  /** Names that fill what a ticket has for them to the last byte. */
+  const fillWith = (characters: number, paths: number): AllocateRequest => {
+    const roots = Array.from({ length: paths }, (_, index) => ({ path: LONGEST_PATH(index), storage: 's' }));
+    const wanted = request({ roots, workspace: { storage: '\u0001'.repeat(64), path: '/w' } });
+    const free = LIMITS.leaseTicketBytesMax - ticketBytesOf({ ...wanted, nodes: [] }) + 1;
+    const count = Math.floor(free / (characters + 3));
+    const rest = free % (characters + 3);
+    const names = Array.from({ length: count }, (_, index) => longNode(index, characters));
+    if (rest > 0) names[0] = longNode(0, Math.min(characters + rest, LIMITS.nodeNameCharsMax));
+    return { ...wanted, nodes: names };
+  };
+
+  test.each([
+    ['the most nodes', 45, 0],
+    ['the longest names', 250, 0],
+    ['paths that JSON makes longer', 60, 64],
+  ])(
+    'of a lease of %s, as many as are granted, is signed whatever else it claims',
+    (_, characters, paths) => {
+      const wanted = { ...fillWith(characters, paths), job: job('"'.repeat(LIMITS.jobIdBytesMax)) };
+      expect(ticketBytesOf(wanted)).toBeGreaterThan(LIMITS.leaseTicketBytesMax - 300);
+      const scene = new Scene();
+      const lease = scene.allocate({ ...wanted, ttlMs: LIMITS.ttlMsMax });
+      const view = scene.run(decideBind(scene.state, facts(), { lease: lease.number }, []));
+      const shared = claimsOfLease(view, {
+        cluster: '\u0001'.repeat(LIMITS.nodeNameCharsMax),
+        instance: 'i'.repeat(LIMITS.instanceCharsMax) as InstanceName,
+        epoch: epoch(Number.MAX_SAFE_INTEGER),
+        issuedWallMs: Number.MAX_SAFE_INTEGER,
+      });
+      const own = { node: longNode(0, LIMITS.nodeNameCharsMax), nonce: 'f'.repeat(32) };
+      const most = {
+        ...shared,
+        attempt: attempt(999_999),
+        lease: leaseNumber(Number.MAX_SAFE_INTEGER),
+        uid: uid(2_147_483_647),
+        ...{ submitterUid: 0xffff_ffff, submitterGid: 0xffff_ffff },
+      };
+      const signed = createTicketSigner(most, privateKey)(own);
+      expect(signed.length).toBeLessThanOrEqual(LIMITS.ticketCharsMax);
+      const more = {
+        ...wanted,
+        job: job('other'),
+        nodes: [...wanted.nodes, longNode(99_999, 250), longNode(99_998, 250)],
+      };
+      expect(() => scene.allocate(more)).toThrow(expect.objectContaining({ code: 'too-large' }));
+    },
+  );
 
   test('is signed for a node and a nonce, and nothing that is neither', () => {
     const sign = createTicketSigner(claims, privateKey);

@@ -1,13 +1,14 @@
 import { getEventListeners, setMaxListeners } from 'node:events';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { XceError } from '../../../src/base/errors.ts';
-import type { NodeName } from '../../../src/base/ids.ts';
+import type { Epoch, LeaseNumber, NodeName, Uid } from '../../../src/base/ids.ts';
 import { IN_FLIGHT_MAX } from '../../../src/launch/fleet.ts';
 import type { Launch } from '../../../src/launch/run.ts';
+import { beginTerm } from '../../../src/lease/term.ts';
 import { type LaunchInput, launchJob } from '../../../src/operations/launch.ts';
 import type { RequestOf } from '../../../src/rpc/message.ts';
 import { exited, type FakeWorker, GOOD } from '../../support/fake-sessions.ts';
-import { job, request } from '../lease/scene.ts';
+import { BOOT, job, request } from '../lease/scene.ts';
 import {
   claimsIn,
   errorOf,
@@ -91,6 +92,43 @@ const endAll = (scene: Scene, outcome = GOOD): void => {
 };
 
 describe('a launch', () => {
+  test('of a lease that no ticket holds, as were granted once, is refused before any node is asked', async () => {
+    const scene = await setUp();
+    const many = Array.from(
+      { length: 6200 },
+      (_, n) => `n${n}.${'x'.repeat(60)}.${'y'.repeat(63)}` as NodeName,
+    );
+    await scene.log.commit((state, { wallMs }) => ({
+      result: undefined,
+      events: [
+        {
+          ...request({ job: job('big'), nodes: [scene.lease.nodes[0]?.node ?? ('n1' as NodeName), ...many] }),
+          ...{
+            kind: 'allocate',
+            lease: state.nextLease as LeaseNumber,
+            uid: 70_001 as Uid,
+            epoch: 1 as Epoch,
+          },
+          term: beginTerm(60_000, { wallMs, monotonicMs: 1_000_000, bootId: BOOT }),
+        },
+      ],
+    }));
+    scene.journal.length = 0;
+    const { result } = await launch(scene, {
+      selection: { ...selection, job: job('big') },
+      nodes: 'n1',
+    });
+    const { code, facts } = await errorOf(result);
+    expect(code).toBe('too-large');
+    expect(facts).toMatchObject({
+      unchanged: 'nothing was started on any node',
+      next: expect.stringContaining(
+        'xce-sandbox lease release --job big --attempt 0; then lease fewer nodes',
+      ),
+    });
+    expect(scene.journal).toEqual([]);
+  });
+
   test('asks, records, signs, prepares and starts in that order, and nothing before all have done the step before', async () => {
     const scene = await setUp();
     const { result } = await launch(scene);
