@@ -20,34 +20,41 @@ import {
 import { LeaseNodes } from './nodes.ts';
 import type { Term } from './term.ts';
 
-type Numbers = Uint8Array | Int32Array | Uint32Array | Float64Array;
+/** The columns of numbers, and what holds each of them. */
+const NUMBERS = {
+  /** Whole numbers beyond 32 bits, times, and NaN for a start that is not known. */
+  number: Float64Array,
+  schedulerStartS: Float64Array,
+  epoch: Float64Array,
+  ttlMs: Float64Array,
+  issuedWallMs: Float64Array,
+  issuedMonotonicMs: Float64Array,
+  uid: Uint32Array,
+  attempt: Uint32Array,
+  submitterUid: Uint32Array,
+  submitterGid: Uint32Array,
+  /** Index in LEASE_STATUSES. */
+  status: Uint8Array,
+  /** The row of the lease of the same job that came before, or NONE. */
+  earlier: Int32Array,
+} as const;
 
-/** The same numbers with room for as many again. */
-const widen = <Column extends Numbers>(column: Column, Longer: new (length: number) => Column): Column => {
-  const longer = new Longer(column.length * 2);
-  longer.set(column);
-  return longer;
-};
+type NumberColumns = { -readonly [Name in keyof typeof NUMBERS]: InstanceType<(typeof NUMBERS)[Name]> };
+const NUMBER_NAMES = Object.keys(NUMBERS) as (keyof NumberColumns)[];
+
+/** Each a field of its own: a replay reads and writes them for every event. */
+const NumberFields = class {
+  constructor(rows: number) {
+    for (const name of NUMBER_NAMES) Object.assign(this, { [name]: new NUMBERS[name](rows) });
+  }
+} as new (
+  rows: number,
+) => NumberColumns;
 
 /** No row. */
 const NONE = -1;
 
-class LeaseColumns {
-  /** Whole numbers beyond 32 bits, times, and NaN for a start that is not known. */
-  number: Float64Array;
-  schedulerStartS: Float64Array;
-  epoch: Float64Array;
-  ttlMs: Float64Array;
-  issuedWallMs: Float64Array;
-  issuedMonotonicMs: Float64Array;
-  uid: Uint32Array;
-  attempt: Uint32Array;
-  submitterUid: Uint32Array;
-  submitterGid: Uint32Array;
-  /** Index in LEASE_STATUSES. */
-  status: Uint8Array;
-  /** The row of the lease of the same job that came before, or NONE. */
-  earlier: Int32Array;
+class LeaseColumns extends NumberFields {
   readonly job: JobId[] = [];
   readonly bootId: string[] = [];
   readonly roots: (readonly LeaseRoot[])[] = [];
@@ -57,38 +64,18 @@ class LeaseColumns {
   readonly finished: (readonly FinishedScope[])[] = [];
   readonly quarantine: (Quarantine | null)[] = [];
 
-  constructor(rows: number) {
-    this.number = new Float64Array(rows);
-    this.schedulerStartS = new Float64Array(rows);
-    this.epoch = new Float64Array(rows);
-    this.ttlMs = new Float64Array(rows);
-    this.issuedWallMs = new Float64Array(rows);
-    this.issuedMonotonicMs = new Float64Array(rows);
-    this.uid = new Uint32Array(rows);
-    this.attempt = new Uint32Array(rows);
-    this.submitterUid = new Uint32Array(rows);
-    this.submitterGid = new Uint32Array(rows);
-    this.status = new Uint8Array(rows);
-    this.earlier = new Int32Array(rows);
-  }
-
   get rows(): number {
     return this.number.length;
   }
 
+  /** Makes room for as many rows again. */
   widen(): void {
-    this.number = widen(this.number, Float64Array);
-    this.schedulerStartS = widen(this.schedulerStartS, Float64Array);
-    this.epoch = widen(this.epoch, Float64Array);
-    this.ttlMs = widen(this.ttlMs, Float64Array);
-    this.issuedWallMs = widen(this.issuedWallMs, Float64Array);
-    this.issuedMonotonicMs = widen(this.issuedMonotonicMs, Float64Array);
-    this.uid = widen(this.uid, Uint32Array);
-    this.attempt = widen(this.attempt, Uint32Array);
-    this.submitterUid = widen(this.submitterUid, Uint32Array);
-    this.submitterGid = widen(this.submitterGid, Uint32Array);
-    this.status = widen(this.status, Uint8Array);
-    this.earlier = widen(this.earlier, Int32Array);
+    const { rows } = this;
+    for (const name of NUMBER_NAMES) {
+      const longer = new NUMBERS[name](rows * 2);
+      longer.set(this[name]);
+      Object.assign(this, { [name]: longer });
+    }
   }
 
   set(at: number, lease: Lease): void {
