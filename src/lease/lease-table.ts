@@ -108,8 +108,9 @@ class LeaseColumns extends NumberFields {
   }
 }
 
-/** One lease of the table, as it is and as it becomes. Of no use once the lease has ended. */
-export class LeaseRow implements Lease {
+/** One lease of the table, as it is and as it becomes. Of no use once the lease has ended. Rules get `read()`. */
+export class LeaseRow {
+  declare readonly isLive: true;
   readonly #columns: LeaseColumns;
   readonly at: number;
 

@@ -32,6 +32,8 @@ export type Lease = {
   readonly finished: readonly FinishedScope[];
   /** The last reason for quarantine; kept through a retry, replaced by the next. */
   readonly quarantine: Quarantine | null;
+  /** A LeaseRow changes behind the back of who has it: it passes for this nowhere, only for some of these members. */
+  readonly isLive?: never;
 };
 
 export const NO_MOUNTS: readonly RecordedMount[] = [];
@@ -66,18 +68,18 @@ export const isUncertified = (node: LeaseNode): boolean => node.certificate === 
 export const isUnaccounted = (node: LeaseNode): boolean => node.certificate === null && node.reclaim === null;
 
 /** Nodes without a certificate, in the order of the lease. */
-export const uncertifiedNodes = (lease: Lease): readonly NodeName[] =>
+export const uncertifiedNodes = (lease: Pick<Lease, 'nodes'>): readonly NodeName[] =>
   [...lease.nodes].filter(([, node]) => isUncertified(node)).map(([name]) => name);
 
 /** Nodes that have neither certified nor been reclaimed: with one of them no file changes its owner. */
-export const unaccountedNodes = (lease: Lease): readonly NodeName[] =>
+export const unaccountedNodes = (lease: Pick<Lease, 'nodes'>): readonly NodeName[] =>
   [...lease.nodes].filter(([, node]) => isUnaccounted(node)).map(([name]) => name);
 
 /**
  * Names the certificates that a lease has at one moment. It changes whenever a node certifies, or joins and has to
  * certify again; equal texts mean that nothing of the lease can have run in between.
  */
-export const proofOf = ({ nodes }: Lease): string => {
+export const proofOf = ({ nodes }: Pick<Lease, 'nodes'>): string => {
   const proof = createHash('sha256');
   for (const [name, { certificate }] of nodes) proof.update(`${name} ${certificate ?? '-'}\n`);
   return proof.digest('hex');

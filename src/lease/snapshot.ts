@@ -96,7 +96,7 @@ const readEnded = (from: ByteReader): EndedAttempt => ({
   endedWallMs: from.whole(SAFE),
 });
 
-const writeLease = (to: ByteWriter, lease: Lease): void => {
+const writeLease = (to: ByteWriter, lease: Omit<Lease, 'isLive' | 'nodes'>): void => {
   to.whole(lease.number).whole(lease.uid).text(lease.job).whole(lease.attempt);
   to.optional(lease.schedulerStartS, (start) => to.whole(start));
   writeSubmitter(to, lease.submitter);
@@ -158,9 +158,12 @@ const readLease = (from: ByteReader): Lease => ({
   quarantine: from.optional(readQuarantine),
 });
 
-type NodesEntry = { readonly lease: Lease; readonly nodes: readonly (readonly [NodeName, LeaseNode])[] };
+type NodesEntry = {
+  readonly lease: Pick<Lease, 'number'>;
+  readonly nodes: readonly (readonly [NodeName, LeaseNode])[];
+};
 
-function* nodesEntries(leases: Iterable<Lease>): Generator<NodesEntry> {
+function* nodesEntries(leases: Iterable<Pick<Lease, 'number' | 'nodes'>>): Generator<NodesEntry> {
   for (const lease of leases) {
     const nodes = [...lease.nodes];
     for (let start = 0; start < nodes.length; start += NODES_PER_ENTRY)
@@ -220,7 +223,11 @@ const restoreNodes = (state: LeaseState, from: ByteReader, wanted: Wanted): void
   });
 };
 
-type ReclaimEntry = { readonly lease: Lease; readonly node: NodeName; readonly reclaim: Reclaim };
+type ReclaimEntry = {
+  readonly lease: Pick<Lease, 'number'>;
+  readonly node: NodeName;
+  readonly reclaim: Reclaim;
+};
 
 function* reclaimEntries({ leases, withheld }: LeaseState): Generator<ReclaimEntry> {
   const holders = withheld.holders();

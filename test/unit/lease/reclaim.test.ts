@@ -1,7 +1,8 @@
 import { describe, expect, test } from 'vitest';
 import { decideAllocate } from '../../../src/lease/allocate.ts';
 import type { LeaseDecision } from '../../../src/lease/decision.ts';
-import { type Lease, proofOf } from '../../../src/lease/lease.ts';
+import { proofOf } from '../../../src/lease/lease.ts';
+import type { LeaseRow } from '../../../src/lease/lease-table.ts';
 import { leaseMachine } from '../../../src/lease/machine.ts';
 import {
   decideBeginNormalise,
@@ -49,7 +50,7 @@ const reclaim = (scene: Scene, change: Partial<typeof word> = {}, how = facts(at
 const code = (scene: Scene, decision: () => LeaseDecision<unknown>) => codeOf(() => scene.run(decision()));
 
 /** Retries the release; only the named nodes answer and certify. */
-const retry = (scene: Scene, lease: Lease, ...answering: string[]) => {
+const retry = (scene: Scene, lease: LeaseRow, ...answering: string[]) => {
   const seed = Buffer.from(`seed ${scene.log.length}`);
   const bindings = scene.bindings(nodes(...answering));
   const { nonces } = scene.run(decideRetry(scene.state, facts(), ref, { bindings, seed }));

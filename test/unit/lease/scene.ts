@@ -83,6 +83,9 @@ export const makeWorker = (bootId = OTHER_BOOT): TestWorker => {
   return { key, hex: hexOfPublicKey(key), bootId };
 };
 
+/** A lease as a value or as a row. */
+type AnyLease = Omit<Lease, 'isLive'>;
+
 /** Events go through their bytes, as they do in a log. */
 export class Scene {
   state: LeaseState = emptyState();
@@ -142,14 +145,14 @@ export class Scene {
   }
 
   /** Drains with every node answering; returns the nonces. */
-  drain(lease: Lease, how: RuleFacts = facts()) {
+  drain(lease: AnyLease, how: RuleFacts = facts()) {
     const bindings = this.bindings([...lease.nodes.names]);
     return this.run(
       decideDrain(this.state, how, { lease: lease.number }, { bindings, seed: Buffer.from('seed') }),
     ).nonces;
   }
 
-  certificate(lease: Lease, name: NodeName, nonce: string): string {
+  certificate(lease: AnyLease, name: NodeName, nonce: string): string {
     const { key, bootId } = this.worker(name);
     const { number, uid: holder } = lease;
     return signCertificate(
@@ -158,7 +161,7 @@ export class Scene {
     );
   }
 
-  certify(lease: Lease, texts: readonly { node: NodeName; text: string }[], how: RuleFacts = facts()) {
+  certify(lease: AnyLease, texts: readonly { node: NodeName; text: string }[], how: RuleFacts = facts()) {
     const offered = texts.map(({ node: name, text }) => ({
       node: name,
       certificate: unwrap(openCertificate(text, this.worker(name).hex)),
@@ -167,7 +170,7 @@ export class Scene {
   }
 
   /** Drains and certifies every node. */
-  clean(lease: Lease): void {
+  clean(lease: AnyLease): void {
     const nonces = this.drain(lease);
     this.certify(
       lease,
@@ -175,7 +178,7 @@ export class Scene {
     );
   }
 
-  normalise(lease: Lease): void {
+  normalise(lease: AnyLease): void {
     const ref = { lease: lease.number };
     const { proof } = this.run(decideBeginNormalise(this.state, facts(), ref));
     for (const path of scopesOf(lease))
@@ -183,7 +186,7 @@ export class Scene {
   }
 
   /** The whole way from active to free. */
-  release(lease: Lease, how: RuleFacts = facts()): void {
+  release(lease: AnyLease, how: RuleFacts = facts()): void {
     this.clean(lease);
     this.normalise(lease);
     this.run(decideFree(this.state, how, { lease: lease.number }));

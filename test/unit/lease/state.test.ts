@@ -238,7 +238,12 @@ describe('a uid', () => {
 test('a preview of a lease changes neither the lease nor its collections', () => {
   const { scene, lease } = makeLease('normalising', 'normalised');
   const before = bytesOf(scene.state);
-  const after = previewLease(lease, [EVENTS.normalised, EVENTS.join, EVENTS.certify, EVENTS.quarantine]);
+  const after = previewLease(lease.read(), [
+    EVENTS.normalised,
+    EVENTS.join,
+    EVENTS.certify,
+    EVENTS.quarantine,
+  ]);
   expect(after?.status).toBe('quarantined');
   expect(bytesOf(scene.state).equals(before)).toBe(true);
 });
