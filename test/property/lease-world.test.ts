@@ -500,6 +500,12 @@ const checkIndices = ({ state }: World): void => {
   }
   const jobs = new Set(leases.map((lease) => lease.job));
   expect([...jobs].flatMap((id) => state.leases.ofJob(id))).toHaveLength(leases.length);
+  // What has ended is found no more.
+  const held = new Set(leases.map((lease) => lease.uid));
+  for (const { first, last } of state.used)
+    for (let uid = first; uid <= last; uid += 1)
+      expect([uid, state.leases.isHeld(uid as Uid)]).toEqual([uid, held.has(uid as Uid)]);
+  for (const { job: id } of state.ended) if (!jobs.has(id)) expect(state.leases.ofJob(id)).toEqual([]);
 };
 
 const step: fc.Arbitrary<Step> = fc.record({

@@ -104,10 +104,15 @@ describe('a table of leases', () => {
     expect(table.get(leaseNumber(1))?.nodes.names).toEqual(['n1', 'n2']);
   });
 
-  test('forgets the nodes of a lease of many when it ends', () => {
-    const names = Array.from({ length: 40 }, (_, index) => `n${index}`);
+  test.each([
+    ['keeps the memory of a lease of few nodes', 3, 3],
+    ['gives up the memory of a lease of many nodes', 40, 0],
+  ])('%s for the next one in its row', (_, count, kept) => {
+    const names = Array.from({ length: count }, (_one, index) => `n${index}`);
     const table = tableOf(lease(1, 'j', names));
+    const row = table.row(leaseNumber(1));
     end(table, 1);
+    expect(row?.nodes.size).toBe(kept);
     table.add(lease(2, 'k', ['n1', 'other']));
     expect(table.get(leaseNumber(2))?.nodes).toEqual(lease(2, 'k', ['n1', 'other']).nodes);
   });
