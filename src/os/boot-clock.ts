@@ -25,18 +25,26 @@ export const bootClockOf = ({ readUptimeMs, wallMs, runningMs }: BootClockPorts)
   let readAtMs = Number.NEGATIVE_INFINITY;
   /** Wall clock minus running time when it was read. */
   let apartMs = 0;
-  /** Time since boot minus running time. The text is rounded down, so the greatest is nearest; a suspend adds to it. */
+  /**
+   * Time since boot minus running time. The text is rounded down, and read before the running time, so the greatest is
+   * nearest; a suspend adds to it.
+   */
   let suspendedMs = Number.NEGATIVE_INFINITY;
   return {
     wallMs,
     monotonicMs: () => {
-      const nowMs = runningMs();
-      const nowApartMs = wallMs() - nowMs;
-      if (nowMs - readAtMs > READ_AGAIN_MS || Math.abs(nowApartMs - apartMs) >= APART_MS) {
-        suspendedMs = Math.max(suspendedMs, readUptimeMs() - nowMs);
-        readAtMs = nowMs;
-        apartMs = nowApartMs;
+      const askedMs = runningMs();
+      const nowApartMs = wallMs() - askedMs;
+      if (Math.abs(nowApartMs - apartMs) < APART_MS && askedMs - readAtMs <= READ_AGAIN_MS) {
+        return Math.floor(askedMs + suspendedMs);
       }
+      const uptimeMs = readUptimeMs();
+      // Behind the time since boot, never before it: where the process is held up in between, the difference comes out
+      // too small, and the next reading mends that. One too great would stay, and end every lease and ticket early.
+      const nowMs = runningMs();
+      suspendedMs = Math.max(suspendedMs, uptimeMs - nowMs);
+      readAtMs = askedMs;
+      apartMs = nowApartMs;
       return Math.floor(nowMs + suspendedMs);
     },
   };

@@ -5,11 +5,16 @@ import { bootClock, bootClockOf } from '../../../src/os/boot-clock.ts';
 /** A machine that runs, is suspended, and whose wall clock is set; proc(5) says hundredths of a second, rounded down. */
 const machine = () => {
   const now = { boot: 5_000_003, running: 4_000_000.7, wall: 1_700_000_000_000 };
+  /** How long the process is held up before and behind its next reading. */
+  const stall = { beforeMs: 0, behindMs: 0 };
   let reads = 0;
   const clock = bootClockOf({
     readUptimeMs: () => {
       reads += 1;
-      return Math.floor(now.boot / 10) * 10;
+      pass(stall.beforeMs);
+      const bootMs = Math.floor(now.boot / 10) * 10;
+      pass(stall.behindMs);
+      return bootMs;
     },
     wallMs: () => Math.floor(now.wall),
     runningMs: () => now.running,
@@ -19,7 +24,7 @@ const machine = () => {
     now.boot += runningMs + suspendedMs;
     now.wall += runningMs + suspendedMs + setMs;
   };
-  return { now, clock, pass, reads: () => reads };
+  return { now, clock, pass, stall, reads: () => reads };
 };
 
 describe('the time since boot', () => {
@@ -46,6 +51,23 @@ describe('the time since boot', () => {
       expect(now.boot - clock.monotonicMs()).toBeLessThanOrEqual(11);
     }
   });
+
+  test.each(['beforeMs', 'behindMs'] as const)(
+    'never runs ahead after a process that was held up (%s) while it read, and is right when it reads again',
+    (side) => {
+      const { now, clock, pass, stall } = machine();
+      for (let n = 0; n < 3; n += 1) {
+        stall[side] = 5000;
+        expect(clock.monotonicMs()).toBeLessThanOrEqual(now.boot);
+        stall[side] = 0;
+        pass(1);
+        const ms = clock.monotonicMs();
+        expect(ms).toBeLessThanOrEqual(now.boot);
+        expect(now.boot - ms).toBeLessThanOrEqual(11);
+        pass(200);
+      }
+    },
+  );
 
   test('is not moved by a wall clock that is set', () => {
     const { now, clock, pass } = machine();
