@@ -318,6 +318,7 @@ export class LeaseTable {
   }
 
   remove(row: LeaseRow): void {
+    assert(this.#ofNumber.get(row.number) === row.at, 'a lease ends once');
     this.#ofNumber.delete(row.number);
     this.#ofUid.delete(row.uid);
     this.#removeOfJob(row);

@@ -71,6 +71,15 @@ describe('a table of leases', () => {
     expect([...table.values()]).toEqual([lease(2), lease(3)]);
   });
 
+  test('refuses to end a lease twice', () => {
+    const table = tableOf(lease(1), lease(2));
+    const row = table.row(leaseNumber(1));
+    if (row === undefined) throw new Error('it was added');
+    table.remove(row);
+    expect(() => table.remove(row)).toThrow(expect.objectContaining({ code: 'bug' }));
+    expect(numbersOf(table.values())).toEqual([2]);
+  });
+
   test.each([
     ['first', 1, [2, 3]],
     ['middle', 2, [1, 3]],
