@@ -23,7 +23,9 @@ export const grantMachine: Machine<Grants, GrantEvent> = {
     else throw new XceError('log-corrupt', `an event of ${by} does not apply`);
   },
   encode,
-  decode: (bytes, start, end) => JSON.parse(Buffer.from(bytes).toString('utf8', start, end)),
+  // In place: the bytes are those of a whole window of the log, and a copy for each event takes far longer.
+  decode: (bytes, start, end) =>
+    JSON.parse(Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('utf8', start, end)),
   *snapshot(state) {
     for (const entry of state) yield encode(entry);
   },
