@@ -179,6 +179,10 @@ type Stop = { readonly reason: string; readonly suspect: Suspect } | 'enough';
 
 const UNKNOWN: Suspect = { frameBytes: undefined, checks: undefined };
 
+/** Below 2^53 for as long as there is a disk to hold the log. */
+const sequenceAt = (view: DataView, start: number): number =>
+  view.getUint32(start + FIELD.sequence) * 2 ** 32 + view.getUint32(start + FIELD.sequence + 4);
+
 /** The part of a file that is in memory, and the frames in it. */
 class FrameWindow {
   readonly #path: string;
@@ -237,71 +241,75 @@ class FrameWindow {
 
   /** Shows the whole frames one after the other; undefined when the rest is the beginning of one. */
   showFrames(visit: (frame: Frame) => void, isEnough: () => boolean): Stop | undefined {
-    this.#frame.bytes = this.#buffer;
-    this.#frame.view = this.#view;
+    const view = this.#view;
+    const frame = this.#frame;
+    frame.bytes = this.#buffer;
+    frame.view = view;
     while (this.#end - this.#start >= HEADER_BYTES) {
       const start = this.#start;
-      const headerCheck = crcOfView(this.#view, start, start + CHECKED_HEADER_BYTES);
-      if (headerCheck !== this.#view.getUint32(start + FIELD.check))
+      const offset = this.#offset;
+      const headerCheck = crcOfView(view, start, start + CHECKED_HEADER_BYTES);
+      if (headerCheck !== view.getUint32(start + FIELD.check))
         return { reason: 'the checksum of a frame header is wrong', suspect: UNKNOWN };
-      const type = this.#checkHeader();
-      const payloadEnd = start + HEADER_BYTES + this.#view.getUint32(start + FIELD.length);
-      const frameEnd = payloadEnd + TRAILER_BYTES;
-      if (frameEnd > this.#end) return undefined;
-      const check = crcOfView(this.#view, start + HEADER_BYTES, payloadEnd, headerCheck);
-      const found = this.#view.getUint32(payloadEnd);
+      const type = view.getUint8(start + FIELD.type);
+      const length = view.getUint32(start + FIELD.length);
+      const number = sequenceAt(view, start);
+      if (
+        view.getUint32(start + FIELD.magic) !== MAGIC ||
+        view.getUint8(start + FIELD.version) !== FORMAT_VERSION ||
+        !isRecordType(type) ||
+        view.getUint16(start + FIELD.zero) !== 0 ||
+        length > PAYLOAD_BYTES_MAX ||
+        number !== this.#sequence ||
+        view.getUint32(start + FIELD.chain) !== this.#chain
+      )
+        throw this.#refuseHeader();
+      const frameBytes = HEADER_BYTES + length + TRAILER_BYTES;
+      if (frameBytes > this.#end - start) return undefined;
+      const payloadEnd = start + HEADER_BYTES + length;
+      const check = crcOfView(view, start + HEADER_BYTES, payloadEnd, headerCheck);
+      const found = view.getUint32(payloadEnd);
       if (check !== found)
         return {
           reason: 'the checksum of a record is wrong',
-          suspect: { frameBytes: frameEnd - start, checks: [check, found] },
+          suspect: { frameBytes, checks: [check, found] },
         };
-      this.#show(visit, type, payloadEnd, check);
+      frame.type = type;
+      frame.sequence = number;
+      frame.offset = offset;
+      frame.chain = check;
+      frame.start = start + HEADER_BYTES;
+      frame.end = payloadEnd;
+      visit(frame);
+      this.#start = start + frameBytes;
+      this.#offset = offset + frameBytes;
+      this.#sequence = number + 1;
+      this.#chain = check;
       if (isEnough()) return 'enough';
     }
     return undefined;
   }
 
-  /** The type of the frame, when its header is one of this version and the one that belongs here. */
-  #checkHeader(): RecordType {
+  /** Why the header of the next frame, whose checksum is right, is none that belongs there. */
+  #refuseHeader(): XceError {
     const path = this.#path;
     const view = this.#view;
     const start = this.#start;
     const offset = this.#offset;
     if (view.getUint32(start + FIELD.magic) !== MAGIC)
-      throw corruptLog(path, offset, 'a frame does not begin with XCEL');
+      return corruptLog(path, offset, 'a frame does not begin with XCEL');
     const type = view.getUint8(start + FIELD.type);
     const version = view.getUint8(start + FIELD.version);
     if (version !== FORMAT_VERSION)
-      throw newerLog(path, offset, `of format version ${version}; this program reads ${FORMAT_VERSION}`);
-    if (!isRecordType(type)) throw newerLog(path, offset, `of type ${type}`);
-    if (view.getUint16(start + FIELD.zero) !== 0) throw newerLog(path, offset, 'with flags');
+      return newerLog(path, offset, `of format version ${version}; this program reads ${FORMAT_VERSION}`);
+    if (!isRecordType(type)) return newerLog(path, offset, `of type ${type}`);
+    if (view.getUint16(start + FIELD.zero) !== 0) return newerLog(path, offset, 'with flags');
     const length = view.getUint32(start + FIELD.length);
-    if (length > PAYLOAD_BYTES_MAX) throw corruptLog(path, offset, `a payload of ${length} bytes`);
-    // Below 2^53 for as long as there is a disk to hold the log.
-    const number =
-      view.getUint32(start + FIELD.sequence) * 2 ** 32 + view.getUint32(start + FIELD.sequence + 4);
-    if (number !== this.#sequence)
-      throw corruptLog(path, offset, `record ${number} stands where ${this.#sequence} belongs`);
-    if (view.getUint32(start + FIELD.chain) !== this.#chain)
-      throw corruptLog(path, offset, 'the record does not follow the one before it');
-    return type;
-  }
-
-  /** Shows a frame that was checked, and goes on behind it. */
-  #show(visit: (frame: Frame) => void, type: RecordType, payloadEnd: number, check: number): void {
-    const frame = this.#frame;
-    frame.type = type;
-    frame.sequence = this.#sequence;
-    frame.offset = this.#offset;
-    frame.chain = check;
-    frame.start = this.#start + HEADER_BYTES;
-    frame.end = payloadEnd;
-    visit(frame);
-    const frameEnd = payloadEnd + TRAILER_BYTES;
-    this.#offset += frameEnd - this.#start;
-    this.#start = frameEnd;
-    this.#sequence += 1;
-    this.#chain = check;
+    if (length > PAYLOAD_BYTES_MAX) return corruptLog(path, offset, `a payload of ${length} bytes`);
+    const number = sequenceAt(view, start);
+    return number === this.#sequence
+      ? corruptLog(path, offset, 'the record does not follow the one before it')
+      : corruptLog(path, offset, `record ${number} stands where ${this.#sequence} belongs`);
   }
 }
 
