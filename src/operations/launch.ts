@@ -14,6 +14,7 @@ import { type ErrorCode, XceError } from '../base/errors.ts';
 import { escapeBytes } from '../base/escape.ts';
 import type { Epoch, NodeName } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
+import { OWN_PREFIX } from '../base/variables.ts';
 import { type Answer, askAll, failures, joinFailures, values } from '../launch/fleet.ts';
 import { setLongTimeout } from '../launch/long-timeout.ts';
 import type { LaunchOutcome, Place } from '../launch/outcome.ts';
@@ -161,14 +162,24 @@ const refusalOf =
     });
   };
 
-/** Every node must see the same storage as the ones before it: the log compares. Throws the first refusal. */
+/**
+ * Every node must see the same storage as the ones before it: the log compares. Where they do not, what the first one
+ * sees is recorded all the same: a workspace has been made there, and who walks it later must find that storage.
+ */
 const recordMounts = async (
   context: Context,
   ref: LeaseRef,
   prepared: readonly { readonly node: NodeName; readonly value: ResponseOf<'prepare'> }[],
 ): Promise<void> => {
   const seen = prepared.map(({ node, value: { mounts } }) => ({ node, mounts }));
-  tellNotices(context, (await context.leases.recordMounts(ref, seen)).notices);
+  try {
+    tellNotices(context, (await context.leases.recordMounts(ref, seen)).notices);
+  } catch (error) {
+    if (error instanceof XceError && error.code === 'mount-changed') {
+      tellNotices(context, (await context.leases.recordMounts(ref, seen.slice(0, 1))).notices);
+    }
+    throw error;
+  }
 };
 
 /** A worker of protocol 1.0 does not know the key and says nothing of it: the job would run without its limits. */
@@ -292,19 +303,17 @@ type StepPlanOf = ReturnType<typeof planSteps>;
 const taskVariables = ({ places }: StepPlanOf, { task }: Place): readonly Buffer[] =>
   task === null ? [] : [Buffer.from(`XCE_TASK=${task}`), Buffer.from(`XCE_TASKS=${places.length}`)];
 
-const TASK_VARIABLE = /^XCE_TASKS?=/;
-
 /**
  * What a worker would refuse in any step, and one node would find sooner than another: the size of arguments and
  * environment, variables that a job may not set. Throws 'usage' or 'too-large'.
  */
 const requireCommand = (context: Context, input: LaunchInput, steps: StepPlanOf, lease: LeaseView): void => {
   const { argv } = steps;
-  const wanted = input.environment.find((variable) => TASK_VARIABLE.test(variable.toString('latin1', 0, 16)));
+  const wanted = input.environment.find((variable) => variable.indexOf(OWN_PREFIX, 0, 'latin1') === 0);
   if (wanted !== undefined) {
     throw new XceError(
       'usage',
-      `environment: ${escapeBytes(wanted.subarray(0, wanted.indexOf('=')))} is set by launch`,
+      `environment: ${escapeBytes(wanted.subarray(0, wanted.indexOf('=')))} is not for a job to set: what begins with ${OWN_PREFIX} comes from the suite`,
     );
   }
   const longest = steps.places.reduce((long, place) => (place.node.length > long.node.length ? place : long));
@@ -367,7 +376,9 @@ export const launchJob = async (
       });
     },
   );
-  const { lease, ticketOf } = tickets;
+  const { lease } = tickets;
+  // A step that waits for its turn may begin after the first tickets have ended.
+  let newest = tickets;
   const argv = steps.argv.map(base64);
   const environment = input.environment.map(base64);
   const stdinNodes = new Set(steps.stdinNodes);
@@ -380,7 +391,7 @@ export const launchJob = async (
         ...place,
         kind: steps.kind,
         head: () => ({
-          ticket: ticketOf(place.node),
+          ticket: newest.ticketOf(place.node),
           launch: name,
           step: place.task === null ? name : `${name}${place.task.toString(36)}`,
           argv,
@@ -401,9 +412,12 @@ export const launchJob = async (
       stopTimeoutMs: settings.sandbox.stopTimeoutMs,
     },
   );
-  const renewal = keepRenewing(context, tickets, nodes, ({ code, message }) =>
-    launch.end(code, `the lease was not renewed in time: ${message}`),
-  );
+  const renewal = keepRenewing(context, tickets, nodes, {
+    onRenewed: (renewed) => {
+      newest = renewed;
+    },
+    onFailure: ({ code, message }) => launch.end(code, `the lease was not renewed in time: ${message}`),
+  });
   const { timeoutMs } = input;
   const limit =
     timeoutMs === undefined

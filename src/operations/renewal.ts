@@ -23,38 +23,41 @@ export type Renewal = {
   stop(): Promise<void>;
 };
 
-/**
- * The lease in the log first, for as long as it was last given for, then every node's ticket. Returns when these
- * end, as Tickets has it.
- */
+/** The lease in the log first, for as long as it was last given for, then every node's ticket. */
 const renewOnce = async (
   context: Context,
   ref: LeaseRef,
   nodes: readonly NodeName[],
   signal: AbortSignal,
-): Promise<number> => {
+): Promise<Tickets> => {
   const lease = await context.leases.show(ref);
   tellNotices(context, (await context.leases.renew(ref, lease.ttlMs)).notices);
-  const { ticketOf, endMs } = await makeTickets(context, lease, nodes, joinFailures, signal);
+  const tickets = await makeTickets(context, lease, nodes, joinFailures, signal);
   const answers = await askAll(nodes, async (node) => {
     const session = await context.fleet.session(node, signal);
     return await session.call(
       'renew',
-      { ticket: ticketOf(node) },
+      { ticket: tickets.ticketOf(node) },
       { timeoutMs: context.settings.nodes.requestTimeoutMs, signal },
     );
   });
   const refusal = joinFailures(failures(answers), 'not every node took the renewed ticket');
   if (refusal !== undefined) throw refusal;
-  return endMs;
+  return tickets;
 };
 
-/** `onFailure` is called at most once, when there is no time for another try. */
+/**
+ * `onRenewed` gets the tickets that every node has taken; `onFailure` is called at most once, when there is no time for
+ * another try.
+ */
 export const keepRenewing = (
   context: Context,
   { lease, endMs: firstEndMs }: Pick<Tickets, 'lease' | 'endMs'>,
   nodes: readonly NodeName[],
-  onFailure: (error: XceError) => void,
+  {
+    onRenewed,
+    onFailure,
+  }: { readonly onRenewed: (tickets: Tickets) => void; readonly onFailure: (error: XceError) => void },
 ): Renewal => {
   const { clock } = context;
   const ref: LeaseRef = { lease: lease.lease };
@@ -79,8 +82,10 @@ export const keepRenewing = (
 
   const renew = async (): Promise<void> => {
     try {
-      endMs = await renewOnce(context, ref, nodes, stopping.signal);
+      const tickets = await renewOnce(context, ref, nodes, stopping.signal);
+      endMs = tickets.endMs;
       termMs = leftMs();
+      onRenewed(tickets);
     } catch (error) {
       // The launch is over; what it needed the lease for is done.
       if (stopping.signal.aborted) return;

@@ -276,7 +276,7 @@ describe('a launch', () => {
       'a variable of its own',
       { environment: [Buffer.from('XCE_TASK=1')] },
       'usage',
-      /XCE_TASK is set by launch/,
+      /XCE_TASK is not for a job to set/,
     ],
     ['more tasks than a node takes', { tasksPerNode: 129 }, 'usage', /over the limit of 128/],
     ['a relative directory', { directory: Buffer.from('here') }, 'usage', /absolute/],
@@ -722,11 +722,12 @@ describe('the storage that the nodes see', () => {
     await result;
   });
 
-  test('must be the same: else nothing starts and every node is stopped', async () => {
-    const { scene, result } = await withMounts({ n3: { ...mount, fsid: '1234' } });
+  test('must be the same: else nothing starts and every node is stopped, and the first storage is known', async () => {
+    const { scene, result, lease } = await withMounts({ n3: { ...mount, fsid: '1234' } });
     const error = await errorOf(result);
     expect(error).toMatchObject({ code: 'mount-changed', facts: { at: 'n3' } });
     expect(scene.asked('step')).toEqual([]);
     expect(scene.asked('stop')).toEqual(['n1', 'n2', 'n3']);
+    expect((await scene.leases.show({ lease: lease.lease })).mounts).toEqual([mount]);
   });
 });

@@ -1,6 +1,8 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { XceError } from '../../../src/base/errors.ts';
+import type { NodeName } from '../../../src/base/ids.ts';
 import { keepRenewing, type Renewal } from '../../../src/operations/renewal.ts';
+import type { Tickets } from '../../../src/operations/tickets.ts';
 import { claimsIn, LEASE, settle, setUp, useFakeTime } from './scene.ts';
 
 const TTL_MS = 90_000;
@@ -28,13 +30,19 @@ const renewing = async (options: Parameters<typeof setUp>[0] & { readonly leftMs
   const { leftMs = ttlMs } = options;
   await vi.advanceTimersByTimeAsync(ttlMs - leftMs);
   const failures: XceError[] = [];
+  const renewed: Tickets['ticketOf'][] = [];
   const startMs = Date.now();
   const renewal: Renewal = keepRenewing(
     scene.context,
     { lease: scene.lease, endMs: scene.context.clock.monotonicMs() + leftMs },
     scene.nodes,
-    (error) => {
-      failures.push(error);
+    {
+      onRenewed: ({ ticketOf }) => {
+        renewed.push(ticketOf);
+      },
+      onFailure: (error) => {
+        failures.push(error);
+      },
     },
   );
   const renewals = (): number => scene.journal.filter((entry) => entry === 'log renew').length;
@@ -48,7 +56,7 @@ const renewing = async (options: Parameters<typeof setUp>[0] & { readonly leftMs
     await vi.advanceTimersByTimeAsync(startMs + ms - Date.now());
     await settle();
   };
-  return { ...scene, renewal, failures, renewals, refuse, advanceTo };
+  return { ...scene, renewal, failures, renewed, renewals, refuse, advanceTo };
 };
 
 describe('a renewal', () => {
@@ -83,6 +91,17 @@ describe('a renewal', () => {
       [TTL_MS, 2, 'n2'],
       [TTL_MS, 3, 'n2'],
     ]);
+  });
+
+  test('hands its tickets on once every node has taken its own', async () => {
+    const { renewal, refuse, advanceTo, renewed } = await renewing();
+    await advanceTo(TTL_MS / 3);
+    const tickets = renewed.map((ticketOf) => claimsIn(ticketOf('n1' as NodeName)));
+    expect(tickets.map(({ node, nonce }) => [node, Number(nonce)])).toEqual([['n1', 1]]);
+    refuse('worker-busy');
+    await advanceTo((2 * TTL_MS) / 3);
+    expect(renewed).toHaveLength(1);
+    await renewal.stop();
   });
 
   test('that fails is told, and tried again after a third of the rest', async () => {
