@@ -27,12 +27,18 @@ export type StatusResult = {
   readonly nodes: readonly NodeStatus[];
 };
 
+/** Nodes that have not certified for a lease. */
+const waitedFor = (leases: readonly LeaseView[]): readonly NodeName[] =>
+  leases.flatMap(({ nodes }) => nodes.flatMap(({ node, certified }) => (certified ? [] : [node])));
+
 /** Leases as the log has them, and what each worker has on its node. No answer is no error here: see requireAnswers. */
 export const readStatus = async (context: Context, nodeText: string | undefined): Promise<StatusResult> => {
   const { settings, fleet, leases, progress } = context;
   const { hosts } = settings.nodes;
-  const nodes = nodeText === undefined ? hosts : requireNodes(parseNodeList(nodeText), hosts);
   const held = await leases.list();
+  // Also those that a lease waits for and that the configuration no longer names.
+  const known = [...new Set([...hosts, ...waitedFor(held)])];
+  const nodes = nodeText === undefined ? known : requireNodes(parseNodeList(nodeText), known);
   const answers = await progress.phase(`ask ${countOf(nodes.length, 'worker')}`, () =>
     askAll(nodes, async (node) => {
       const session = await fleet.session(node);
@@ -62,9 +68,7 @@ export const readStatus = async (context: Context, nodeText: string | undefined)
  * one that has not certified for a lease, and where none of them answers at all, any.
  */
 export const requireAnswers = (result: StatusResult, wereNamed: boolean): void => {
-  const held = new Set(
-    result.leases.flatMap(({ nodes }) => nodes.flatMap(({ node, certified }) => (certified ? [] : [node]))),
-  );
+  const held = new Set(waitedFor(result.leases));
   const isAllSilent = result.nodes.every(({ reachable }) => !reachable);
   const silent = result.nodes.flatMap((status) =>
     !status.reachable && (wereNamed || isAllSilent || held.has(status.node)) ? [status] : [],

@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import type { Context } from '../../../src/operations/context.ts';
 import { readStatus, requireAnswers } from '../../../src/operations/status.ts';
 import { errorOf, setUp, useFakeTime } from './scene.ts';
 
@@ -76,4 +77,17 @@ test('a node that gives no answer matters where it was named, where a lease wait
   for (const worker of scene.all) worker.die();
   const silent = { ...(await look()), leases: [] };
   expect(() => requireAnswers(silent, false)).toThrow('no answer from 3 nodes: n[1-3]: no connection to');
+});
+
+test('a node that a lease waits for is asked although the configuration no longer names it', async () => {
+  const { context, all, asked } = await setUp({ names: ['n1', 'n2', 'n3'] });
+  for (const worker of all)
+    worker.on('status', () => ({ node: worker.node, bootId: 'boot-1', sandboxes: [sandbox] }));
+  const { settings } = context;
+  const hosts = settings.nodes.hosts.filter((node) => node !== 'n2');
+  const narrowed: Context = Object.create(context, {
+    settings: { value: { ...settings, nodes: { ...settings.nodes, hosts } } },
+  });
+  await readStatus(narrowed, undefined);
+  expect([...asked('status')].sort()).toEqual(['n1', 'n2', 'n3']);
 });
