@@ -202,13 +202,25 @@ export const spellOut = (
   own: readonly string[],
   name: string,
   options: readonly [string, ...string[]],
+  flags: Readonly<Record<string, { readonly type: string; readonly char?: string | undefined }>>,
 ): string[] => {
+  const takesValue = new Set(
+    Object.entries(flags).flatMap(([long, { type, char }]) =>
+      type === 'option' ? [`--${long}`, ...(char === undefined ? [] : [`-${char}`])] : [],
+    ),
+  );
   const words: string[] = [];
   for (let at = 0; at < own.length; at += 1) {
     const word = own[at] ?? '';
     const next = own[at + 1] ?? '';
-    if (word !== `--${name}`) words.push(word);
-    else if (options.includes(next)) {
+    if (word !== `--${name}`) {
+      words.push(word);
+      // What stands behind is its value, whatever it looks like.
+      if (takesValue.has(word) && at + 1 < own.length) {
+        words.push(next);
+        at += 1;
+      }
+    } else if (options.includes(next)) {
       words.push(`${word}=${next}`);
       at += 1;
     } else words.push(`${word}=${options[0]}`);

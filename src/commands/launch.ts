@@ -76,7 +76,10 @@ export default class Launch extends BaseCommand {
 
   async run(): Promise<number> {
     const { own, command } = splitCommand(this.argv);
-    const { flags } = await this.parse(Launch, spellOut(own, 'mpi', MPI_LAUNCHERS));
+    const { flags } = await this.parse(
+      Launch,
+      spellOut(own, 'mpi', MPI_LAUNCHERS, { ...Launch.baseFlags, ...Launch.flags }),
+    );
     return await this.withContext(flags, async (context) => {
       const result = await launchJob(
         context,
