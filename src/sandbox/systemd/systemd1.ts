@@ -241,8 +241,10 @@ export class Systemd {
     try {
       await this.#call('StartTransientUnit', 'ssa(sv)a(sa(sv))', [name, 'fail', properties, further], fds);
     } catch (error) {
-      if (busErrorOf(error) !== UNIT_EXISTS || (await this.readUnit(name)).loadState !== 'masked')
-        throw error;
+      // A state that cannot be read explains nothing, and the first error decides whose the unit is.
+      const unit =
+        busErrorOf(error) === UNIT_EXISTS ? await this.readUnit(name).catch(() => undefined) : undefined;
+      if (unit?.loadState !== 'masked') throw error;
       throw new XceError('systemd', `unit ${name} is masked`, {
         at: name,
         unchanged: 'nothing was started',
