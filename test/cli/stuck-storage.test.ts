@@ -19,8 +19,8 @@ const LOG = `${MOUNT}/lease`;
 const TRANSLATOR = `${BACKING}/.meta/graphs/active/gv0-replicate-0`;
 const RECORD = '/var/lib/xce-sandbox/main/controller/storage.json';
 const TOKENS = '/run/xce-sandbox/main/controller';
-/** A second of [lease] storage_timeout, and what a busy machine takes for the start of a program. */
-const END_MS_MAX = 1000 + 10_000;
+/** A second of [lease] storage_timeout, and ample time for the start of a program; without a time-out there is no end. */
+const END_MS_MAX = 1000 + 30_000;
 
 let host: CliHost;
 let daemon: ChildProcess;
