@@ -35,7 +35,7 @@ describe('launch says 125 for everything that is not the job', () => {
     ['launch --job 42 --ranks 2 -- id', 'usage', /--mpi/],
     ['launch --job 42 --mpi=slurm -- id', 'usage', /--mpi: 'slurm' is none of prrte, hydra/],
     ['launch --job 42 --mpi --mpi=hydra -- id', 'usage', /--mpi is given more than once/],
-    ['launch --job --mpi hydra -- id', 'usage', /--mpi' is no|takes no argument 'hydra'/],
+    ['launch --job --mpi hydra -- id', 'usage', /--job needs a value/],
     ['launch --job 42 --mpi slurm -- id', 'usage', /takes no argument 'slurm'/],
     ['launch --job 42 --stdin n2 --mpi hydra -- id', 'node-unknown', /n2 is none of none, all, or/],
     ['launch --job 42 --stdin n9 -- id', 'node-unknown', /n9 is none of none, all, or a node with a step/],
