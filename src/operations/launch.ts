@@ -309,7 +309,9 @@ const taskVariables = ({ places }: StepPlanOf, { task }: Place): readonly Buffer
  */
 const requireCommand = (context: Context, input: LaunchInput, steps: StepPlanOf, lease: LeaseView): void => {
   const { argv } = steps;
-  const wanted = input.environment.find((variable) => variable.indexOf(OWN_PREFIX, 0, 'latin1') === 0);
+  const wanted = input.environment.find(
+    (variable) => variable.toString('latin1', 0, OWN_PREFIX.length) === OWN_PREFIX,
+  );
   if (wanted !== undefined) {
     throw new XceError(
       'usage',

@@ -22,9 +22,9 @@ export type Mapping = { readonly start: number; readonly bytes: number };
 
 /**
  * Mappings of `smaps` (proc_pid_smaps(5)) whose pages are all still those of a file: not writable, and without a page
- * of this process's own, in memory or in swap, which a relocation makes and which could not be read again. Only those of `program` and of
- * what it is linked with: a look-up of a name on another thread may load and unload a library, and pages that cannot be
- * read again may stand by now where `smaps` shows that one.
+ * of this process's own, in memory or in swap, which a relocation makes and which could not be read again. Only those of
+ * `program` and of what it is linked with: a look-up of a name on another thread may load and unload a library, and
+ * pages that cannot be read again may stand by now where `smaps` shows that one.
  */
 export const listFilePages = (smaps: string, program: string): readonly Mapping[] =>
   smaps.split(/^(?=[0-9a-f]+-[0-9a-f]+ )/m).flatMap((text) => {
