@@ -4,8 +4,8 @@ import { LIMITS } from '../base/limits.ts';
 import type { Settings } from '../config/settings.ts';
 import type { LeaseEvent } from '../lease/event.ts';
 import { bootClock } from '../os/boot-clock.ts';
-import { clientQuorum } from '../os/client-quorum.ts';
 import { readBootId } from '../os/clock.ts';
+import { judgeClient } from '../os/gluster-client.ts';
 import { answerWithin, filesWithin, hostFilesWithin } from '../os/log-deadline.ts';
 import { hostFiles, type LogFiles, logFiles } from '../os/log-files.ts';
 import { placeOf } from '../os/mount-table.ts';
@@ -34,8 +34,8 @@ export const storageWith = (
     {
       files: filesOf(settings),
       mountOf: placeOf,
-      clientQuorum: (mount) =>
-        answerWithin(lease.storageTimeoutMs, `read of ${mount.path}`, () => clientQuorum(mount)),
+      judgeClient: (mount) =>
+        answerWithin(lease.storageTimeoutMs, `read of ${mount.path}`, () => judgeClient(mount)),
       randomBytes,
       wait: pause,
       wallMs: bootClock.wallMs,

@@ -1,7 +1,7 @@
 /** Whether storage keeps the promises that the lease log rests on. Whatever cannot be shown counts as not kept. */
 import { errnoOf, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
-import type { ClientQuorum } from '../os/client-quorum.ts';
+import type { ClientVerdict } from '../os/gluster-client.ts';
 import type { LogFiles } from '../os/log-files.ts';
 import type { MountPlace } from '../os/mount-table.ts';
 import { adviseOnStorage, damaged } from './damage.ts';
@@ -20,7 +20,7 @@ type Rule = {
   /** Mount options under which the promises are not kept. */
   readonly refuse: readonly string[];
   /** What neither type nor options show, and a port must: see StoragePorts. */
-  readonly needs?: 'client-quorum';
+  readonly needs?: 'client-verdict';
 };
 
 const LOCAL: Rule = { kind: 'local', refuse: [] };
@@ -38,7 +38,7 @@ const RULES: ReadonlyMap<string, Rule> = new Map(
     gfs2: SHARED,
     ocfs2: SHARED,
     lustre: { kind: 'shared', refuse: ['noflock', 'localflock'] },
-    'fuse.glusterfs': { kind: 'shared', refuse: [], needs: 'client-quorum' },
+    'fuse.glusterfs': { kind: 'shared', refuse: [], needs: 'client-verdict' },
     ext2: LOCAL,
     ext3: LOCAL,
     ext4: LOCAL,
@@ -71,8 +71,8 @@ export type StoragePorts = {
   readonly files: LogFiles;
   /** Throws XceError 'os' for a directory that is not there. */
   mountOf(directory: string): MountView;
-  /** For replicated storage. `known` is false wherever it could not be shown; what it throws refuses the storage. */
-  clientQuorum(mount: MountView): Promise<ClientQuorum>;
+  /** For replicated storage. `fit` is false wherever it could not be shown; what it throws refuses the storage. */
+  judgeClient(mount: MountView): Promise<ClientVerdict>;
   randomBytes(count: number): Uint8Array;
   wait(milliseconds: number): Promise<void>;
   wallMs(): number;
@@ -170,9 +170,9 @@ export const createStorage = (ports: StoragePorts, kind: 'shared' | 'local'): Co
   const inspect = async (directory: string): Promise<MountView> => {
     const mount = await lookAt(directory);
     if (RULES.get(mount.type)?.needs === undefined) return mount;
-    const { known, text } = await ports.clientQuorum(mount);
-    if (known) return mount;
-    throw unfit(directory, `no proven client quorum: ${text}`);
+    const { fit, text } = await ports.judgeClient(mount);
+    if (fit) return mount;
+    throw unfit(directory, text);
   };
 
   const admit = async (directory: string): Promise<StorageFacts> => {

@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import { dirname, join } from 'node:path';
 import { LIMITS } from '../../src/base/limits.ts';
-import { clientQuorum } from '../../src/os/client-quorum.ts';
 import { readBootId, systemClock } from '../../src/os/clock.ts';
+import { judgeClient } from '../../src/os/gluster-client.ts';
 import { type LogFiles, logFiles } from '../../src/os/log-files.ts';
 import { mountOf } from '../../src/os/mounts.ts';
 import { EpochLog } from '../../src/wal/epoch-log.ts';
@@ -44,7 +44,7 @@ const openStorage = (storage: RealPlace['storage'], memoryPath: string): Storage
   const recordPath = join(dirname(memoryPath), 'storage.json');
   const record = new HostRecordFile(logFiles, recordPath, IDENTITY, process.pid);
   const { wallMs } = systemClock;
-  const ports = { files: logFiles, mountOf, clientQuorum, randomBytes, wait, wallMs, startSecond, record };
+  const ports = { files: logFiles, mountOf, judgeClient, randomBytes, wait, wallMs, startSecond, record };
   return createStorage(ports, storage);
 };
 

@@ -35,7 +35,7 @@ export const until = async (
   }
 };
 
-/** Where a client shows what it does; see src/os/client-quorum.ts. */
+/** Where a client shows what it does; see src/os/gluster-client.ts. */
 const clientPath = (path: string): string => join(MOUNT, '.meta/graphs/active', path);
 
 export class GlusterLab {

@@ -82,7 +82,7 @@ const portsOf = (
 ): StoragePorts => ({
   files: logFiles,
   mountOf: (path) => ({ ...mountOf(path), type: 'nfs4' }),
-  clientQuorum: async () => ({ known: false, text: '' }),
+  judgeClient: async () => ({ fit: false, text: '' }),
   randomBytes: (count) => Buffer.alloc(count, 1),
   wait: (milliseconds) => wait(milliseconds),
   wallMs: bootClock.wallMs,

@@ -61,7 +61,7 @@ describe('a mount', () => {
   });
 });
 
-const noQuorum = async () => ({ known: false, text: 'nobody asked' });
+const noQuorum = async () => ({ fit: false, text: 'nobody asked' });
 
 /** The ports of one host over a simulated disk; its second process sees what `files` does not change. */
 const portsOf = (disk: SimulatedDisk, plan: Plan = () => GO, changes: Partial<StoragePorts> = {}) => {
@@ -70,7 +70,7 @@ const portsOf = (disk: SimulatedDisk, plan: Plan = () => GO, changes: Partial<St
   const ports: StoragePorts = {
     files,
     mountOf: () => mount('ext4'),
-    clientQuorum: noQuorum,
+    judgeClient: noQuorum,
     randomBytes: (count) => Buffer.alloc(count, 7),
     wait: async () => undefined,
     wallMs: () => disk.nowMs,
@@ -111,9 +111,9 @@ const refusalOf = async (call: Promise<unknown>): Promise<XceError> => {
 };
 
 describe('replicated storage', () => {
-  const inspect = (clientQuorum: StoragePorts['clientQuorum']) =>
+  const inspect = (judgeClient: StoragePorts['judgeClient']) =>
     createStorage(
-      portsOf(newDisk(), undefined, { mountOf: () => mount('fuse.glusterfs'), clientQuorum }),
+      portsOf(newDisk(), undefined, { mountOf: () => mount('fuse.glusterfs'), judgeClient }),
       'shared',
     ).inspect('/log');
 
@@ -122,7 +122,7 @@ describe('replicated storage', () => {
       code: 'storage-unfit',
       message: expect.stringContaining('nobody asked'),
     });
-    await expect(inspect(async () => ({ known: true, text: '2 of 3' }))).resolves.toMatchObject({
+    await expect(inspect(async () => ({ fit: true, text: '2 of 3' }))).resolves.toMatchObject({
       type: 'fuse.glusterfs',
     });
   });

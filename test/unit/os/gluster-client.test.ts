@@ -2,11 +2,11 @@ import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { clientQuorum } from '../../../src/os/client-quorum.ts';
+import { judgeClient } from '../../../src/os/gluster-client.ts';
 
 let root = '';
 beforeEach(() => {
-  root = mkdtempSync(join(tmpdir(), 'xce-quorum-'));
+  root = mkdtempSync(join(tmpdir(), 'xce-gluster-'));
 });
 afterEach(() => {
   rmSync(root, { recursive: true, force: true });
@@ -18,11 +18,16 @@ type Translator = {
   readonly options?: readonly string[];
 };
 
+const COHERENT = ['attribute-timeout=0', 'entry-timeout=0', 'direct-io-mode=enable'];
+
 /** As a client of Gluster 11.1 shows its volume; the lines of `state` are those that it prints. */
-const show = (translators: Readonly<Record<string, Translator>>): void => {
+const show = (translators: Readonly<Record<string, Translator>>, options = COHERENT): void => {
   const graph = join(root, '.meta/graphs/ctl1-155-2026-11-30-10:47:48.264108 +0000');
   mkdirSync(graph, { recursive: true });
   symlinkSync('ctl1-155-2026-11-30-10:47:48.264108 +0000', join(root, '.meta/graphs/active'));
+  const words = ['/usr/sbin/glusterfs', ...options.map((option) => `--${option}`), '--process-name fuse'];
+  const line = [...words, '--volfile-server=g1', '--volfile-id=/gv0', '/ctl-shared'].join(' ');
+  writeFileSync(join(root, '.meta/cmdline'), `{ \n  "Cmdlinestr": "${line}"\n}`);
   writeFileSync(join(graph, 'volfile'), 'volume gv0-client-0\n    type protocol/client\nend-volume\n');
   for (const [name, { type, state = [], options = [] }] of Object.entries(translators)) {
     mkdirSync(join(graph, name, 'options'), { recursive: true });
@@ -50,7 +55,7 @@ const replicate = (count: number, ...quorum: readonly string[]): Translator => (
   options: ['afr-pending-xattr', 'volume-id'],
 });
 
-const ask = (source = 'g1:/gv0') => clientQuorum({ path: root, source, type: 'fuse.glusterfs' });
+const ask = (source = 'g1:/gv0') => judgeClient({ path: root, source, type: 'fuse.glusterfs' });
 
 test.each([
   ['quorum auto of 3 replicas', 3, ['quorum-type = auto']],
@@ -58,7 +63,7 @@ test.each([
   ['quorum 3 of 5 replicas', 5, ['quorum-type = fixed', 'quorum-count = 3']],
 ])('a client of Gluster shows %s', async (text, count, quorum) => {
   show({ ...AROUND, 'gv0-replicate-0': replicate(count, ...quorum) });
-  expect(await ask()).toEqual({ known: true, text });
+  expect(await ask()).toEqual({ fit: true, text });
 });
 
 test.each([
@@ -69,8 +74,8 @@ test.each([
 ])('a quorum that is %s is none, and what to set is said', async (found, count, quorum) => {
   show({ ...AROUND, 'gv0-replicate-0': replicate(count, ...quorum) });
   expect(await ask()).toEqual({
-    known: false,
-    text: `the quorum of gv0 is ${found}; gluster volume set gv0 cluster.quorum-type auto`,
+    fit: false,
+    text: `no proven client quorum: the quorum of gv0 is ${found}; gluster volume set gv0 cluster.quorum-type auto`,
   });
 });
 
@@ -79,28 +84,73 @@ test.each<[string, Readonly<Record<string, Translator>>, RegExp]>([
   [
     'two copies',
     { 'gv0-replicate-0': replicate(2, 'quorum-type = auto') },
-    /^gv0 keeps fewer than 3 whole copies/,
+    /: gv0 keeps fewer than 3 whole copies/,
   ],
   [
     'two copies and an arbiter',
     { 'gv0-replicate-0': { ...AUTO, options: ['arbiter-count'] } },
-    /^gv0 keeps fewer than 3 whole copies/,
+    /: gv0 keeps fewer than 3 whole copies/,
   ],
   [
     'several replica sets',
     { 'gv0-replicate-0': AUTO, 'gv0-replicate-1': AUTO },
-    /^gv0 is spread over several replica sets/,
+    /: gv0 is spread over several replica sets/,
   ],
-  ['erasure coding', { 'gv0-disperse-0': { type: 'cluster/disperse' } }, /^gv0 is not replicated/],
-  ['no copies', {}, /^gv0 is not replicated/],
+  ['erasure coding', { 'gv0-disperse-0': { type: 'cluster/disperse' } }, /: gv0 is not replicated/],
+  ['no copies', {}, /: gv0 is not replicated/],
   [
     'shards',
     { 'gv0-replicate-0': AUTO, 'gv0-shard': { type: 'features/shard' } },
-    /^gv0 cuts files into shards/,
+    /: gv0 cuts files into shards/,
   ],
 ])('a volume of %s is refused whatever its quorum', async (_, translators, text) => {
   show({ ...AROUND, ...translators });
-  expect(await ask()).toEqual({ known: false, text: expect.stringMatching(text) });
+  expect(await ask()).toEqual({ fit: false, text: expect.stringMatching(text) });
+});
+
+test.each<[string, Readonly<Record<string, Translator>>, readonly string[], string]>([
+  [
+    'the attributes of files',
+    { 'gv0-md-cache': { type: 'performance/md-cache' } },
+    COHERENT,
+    'gv0 has performance.stat-prefetch on; gluster volume set gv0 performance.stat-prefetch off',
+  ],
+  [
+    'names that are not there',
+    { 'gv0-nl-cache': { type: 'performance/nl-cache' } },
+    COHERENT,
+    'gv0 has performance.nl-cache on; gluster volume set gv0 performance.nl-cache off',
+  ],
+  ['what the kernel asked', {}, [], 'mount it with attribute-timeout=0'],
+  ['names in the kernel', {}, ['attribute-timeout=0'], 'mount it with entry-timeout=0'],
+  ['names for a while', {}, [...COHERENT, 'entry-timeout=0.5'], 'mount it with entry-timeout=0'],
+  ['what it cannot say for how long', {}, [...COHERENT, 'entry-timeout=x'], 'mount it with entry-timeout=0'],
+  [
+    'missing names in the kernel',
+    {},
+    [...COHERENT, 'negative-timeout=1'],
+    'mount it with negative-timeout=0',
+  ],
+  ['pages of files', {}, ['attribute-timeout=0', 'entry-timeout=0'], 'mount it with direct-io-mode=enable'],
+  [
+    'pages of files by request',
+    {},
+    [...COHERENT, 'direct-io-mode=off'],
+    'mount it with direct-io-mode=enable',
+  ],
+])('a client that remembers %s is refused, and what to set is said', async (_, caches, options, cure) => {
+  show({ ...AROUND, 'gv0-replicate-0': AUTO, ...caches }, [...options]);
+  const text = `its client shows what was so before others changed it: ${cure}`;
+  expect(await ask()).toEqual({ fit: false, text });
+});
+
+test('a client that shows no command line is an error, and no verdict', async () => {
+  show({ ...AROUND, 'gv0-replicate-0': AUTO });
+  writeFileSync(join(root, '.meta/cmdline'), '{}');
+  await expect(ask()).rejects.toMatchObject({
+    code: 'os',
+    message: expect.stringContaining('no command line'),
+  });
 });
 
 test('the volume of a mounted directory is named without the directory', async () => {
@@ -109,7 +159,7 @@ test('the volume of a mounted directory is named without the directory', async (
 });
 
 test('a mount that shows no translators has no known quorum', async () => {
-  expect(await ask()).toEqual({ known: false, text: expect.stringContaining('there is no /') });
+  expect(await ask()).toEqual({ fit: false, text: expect.stringContaining('there is no /') });
 });
 
 test('a client that does not answer is an error, and no verdict', async () => {
@@ -118,6 +168,6 @@ test('a client that does not answer is an error, and no verdict', async () => {
 });
 
 test('nothing is known of another type', async () => {
-  const other = await clientQuorum({ path: root, source: 's:/x', type: 'ceph' });
-  expect(other).toEqual({ known: false, text: 'nothing shows it on ceph' });
+  const other = await judgeClient({ path: root, source: 's:/x', type: 'ceph' });
+  expect(other).toEqual({ fit: false, text: 'nothing shows the client quorum of ceph' });
 });
