@@ -36,6 +36,8 @@ import type { OutputSink } from './output.ts';
 const END_MARGIN_MS = 5000;
 /** A daemon of a running job has failed: the head ends by itself within this time or is ended. */
 const DAEMON_GRACE_MS = 3000;
+/** The last daemon of a running job has ended at the head's word: there is nothing left for the head to do. */
+const DAEMON_LAST_MS = 8000;
 /** Each of these waits for units to stop on another node, and the connection is there already. */
 const STOPS_IN_FLIGHT_MAX = 1024;
 /** Each waits for a unit to start on another node; what it is sent is held until then. */
@@ -74,6 +76,14 @@ export type Launch = {
   running(): readonly Place[];
 };
 
+/** The daemons that the launcher of an MPI program has on other nodes than its own. */
+export type DaemonPlan = {
+  /** Those that must run; there may be others. */
+  readonly nodes: readonly NodeName[];
+  /** Whether they end at the word of the head, which then has no more to do. */
+  readonly endWithHead: boolean;
+};
+
 export type LaunchPlan = {
   readonly lease: number;
   /** Its name. */
@@ -83,7 +93,7 @@ export type LaunchPlan = {
   readonly steps: readonly StepPlan[];
   /** Whether the first task that ends badly ends all. */
   readonly endsOnBadExit: boolean;
-  readonly daemonNodes: readonly NodeName[];
+  readonly daemons: DaemonPlan;
   readonly stdin: StdinPlan;
 };
 
@@ -94,16 +104,19 @@ export type LaunchPorts = {
   readonly requestTimeoutMs: number;
   /** How long a node may take to stop what runs there. */
   readonly stopTimeoutMs: number;
+  /** How long a launcher's daemon may take to start on another node; longer than its worker waits for it. */
+  readonly daemonStartMs: number;
 };
 
 /**
- * How long the head of an MPI job may outlive its daemons, which end at its word. After one that failed:
- * DAEMON_GRACE_MS. After ones that ended well: `quietMs` without a further sign of life, because the rest of a
- * large job may take its time, and so may the reader of its output.
+ * How long the head of an MPI job may outlive its daemons. After one that failed: DAEMON_GRACE_MS. After ones that ended
+ * well, if they end at the head's word: without a further sign of life `quietMs`, because the rest of a large job may
+ * take its time, and DAEMON_LAST_MS once there is no rest. The reader of its output may take any time.
  */
-const createHeadLimit = (quietMs: number, onLate: (message: string) => void) => {
+const createHeadLimit = (endWithHead: boolean, quietMs: number, onLate: (message: string) => void) => {
   let timer: NodeJS.Timeout | undefined;
   let isFinal = false;
+  let running = 0;
   let message: string | undefined;
   const arm = (ms: number): void => {
     const text = message;
@@ -112,23 +125,58 @@ const createHeadLimit = (quietMs: number, onLate: (message: string) => void) => 
   const pause = (): void => {
     if (!isFinal) clearTimeout(timer);
   };
+  const resume = (): void => {
+    if (isFinal) return;
+    pause();
+    arm(running === 0 ? Math.min(quietMs, DAEMON_LAST_MS) : quietMs);
+  };
   return {
+    daemonStarted: (): void => {
+      running += 1;
+    },
     daemonEnded: ({ node, outcome }: EndedStep): void => {
-      if (isFinal) return;
-      pause();
-      isFinal = !isGood(outcome);
+      running -= 1;
+      if (isFinal || (isGood(outcome) && !endWithHead)) return;
       message = `the MPI daemon on ${node} ${describeEnd(outcome)}; the job did not end`;
-      arm(isFinal ? DAEMON_GRACE_MS : quietMs);
+      if (isGood(outcome)) {
+        resume();
+      } else {
+        pause();
+        isFinal = true;
+        arm(DAEMON_GRACE_MS);
+      }
     },
     /** Output waits for its reader: that is no silence. */
     pause,
-    resume: (): void => {
-      if (isFinal) return;
-      pause();
-      arm(quietMs);
-    },
+    resume,
     stop: (): void => {
       isFinal = true;
+      clearTimeout(timer);
+    },
+  };
+};
+
+/**
+ * How long the daemons of an MPI job may take to start, from the start of the head or of the daemon before: a launcher
+ * whose agent hangs, or ends well without a daemon, waits for ever.
+ */
+const createStartLimit = (nodes: readonly NodeName[], limitMs: number, onLate: (message: string) => void) => {
+  const awaited = new Set(nodes);
+  let timer: NodeJS.Timeout | undefined;
+  const tellLate = (): void =>
+    onLate(`no MPI daemon started on ${[...awaited].join(', ')} within ${limitMs / 1000} s`);
+  const arm = (): void => {
+    clearTimeout(timer);
+    if (awaited.size > 0) timer = setTimeout(tellLate, limitMs);
+  };
+  return {
+    headStarted: arm,
+    daemonStarted: (node: NodeName): void => {
+      awaited.delete(node);
+      arm();
+    },
+    stop: (): void => {
+      awaited.clear();
       clearTimeout(timer);
     },
   };
@@ -172,6 +220,7 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
 
   const beginEnd = (code: ErrorCode | null, message: string): void => {
     headLimit.stop();
+    startLimit.stop();
     giveUpTimer = setTimeout(giveUp, endMs);
     // A reader that takes nothing any more cannot be told; the nodes must be stopped all the same.
     const told = unlessAborted(givenUp.signal, ports.report({ event: 'ending', code, message })).catch(
@@ -193,7 +242,13 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
   };
 
   // A worker waits up to three stop timeouts for a daemon that outlives its agent, before the head's end is told.
-  const headLimit = createHeadLimit(3 * ports.stopTimeoutMs + END_MARGIN_MS, (message) =>
+  const headLimit = createHeadLimit(
+    plan.daemons.endWithHead,
+    3 * ports.stopTimeoutMs + END_MARGIN_MS,
+    (message) => end('launch-failed', message),
+  );
+
+  const startLimit = createStartLimit(plan.daemons.nodes, ports.daemonStartMs, (message) =>
     end('launch-failed', message),
   );
 
@@ -216,14 +271,18 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
     if (step.kind === 'daemon') headLimit.daemonEnded(step);
     else if (!isOwnEnd(step.outcome)) end('sandbox-lost', describeStep(step));
     else if (plan.endsOnBadExit && !isGood(step.outcome)) endFor(step);
+    if (step.kind === 'head') startLimit.stop();
     await told;
   };
 
   const note = async ({ node, task, kind }: StepPlan, event: StreamEvent): Promise<void> => {
     switch (event.event) {
       case 'started':
+        if (kind === 'head') startLimit.headStarted();
         return await tell({ event: 'started', node, task, kind, unit: event.unit });
       case 'daemon-started':
+        headLimit.daemonStarted();
+        startLimit.daemonStarted(event.node);
         return await tell({
           event: 'started',
           node: event.node,
@@ -302,7 +361,7 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
     });
     await Promise.all(steps.map(({ step, opened }) => runOne(step, opened)));
     headLimit.stop();
-    const outcome = decideOutcome({ ended, daemonNodes: plan.daemonNodes, stopped, badStep });
+    const outcome = decideOutcome({ ended, daemonNodes: plan.daemons.nodes, stopped, badStep });
     // A failure leaves nothing running, also one that shows only now.
     if (outcome.kind === 'failure') end(outcome.code, outcome.message);
     isOver = true;

@@ -7,6 +7,7 @@
  * and at which the launcher's own library never looks.
  */
 import type { NodeName } from '../base/ids.ts';
+import type { DaemonPlan } from '../launch/run.ts';
 
 export const MPI_LAUNCHERS = ['prrte', 'hydra'] as const;
 export type MpiLauncher = (typeof MPI_LAUNCHERS)[number];
@@ -39,3 +40,15 @@ export const headArguments = (
   const hosts = nodes.map((node) => `${node}:${tasksPerNode}`).join(',');
   return [...LAUNCHERS[launcher](hosts, String(ranks)).map((word) => Buffer.from(word)), ...argv];
 };
+
+/**
+ * PRRTE has a daemon on every node that it is given, to its end; Hydra on those that it needs, in their order, and each
+ * ends with the ranks of its node: MPI is over then, but ranks elsewhere may still have work of their own to do.
+ */
+export const daemonsOf = (
+  launcher: MpiLauncher,
+  { nodes, ranks, tasksPerNode }: Omit<MpiJob, 'argv'>,
+): DaemonPlan =>
+  launcher === 'prrte'
+    ? { nodes: nodes.slice(1), endWithHead: true }
+    : { nodes: nodes.slice(1, Math.ceil(ranks / tasksPerNode)), endWithHead: false };

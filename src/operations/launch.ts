@@ -19,11 +19,17 @@ import { type Answer, askAll, failures, joinFailures, values } from '../launch/f
 import { setLongTimeout } from '../launch/long-timeout.ts';
 import type { LaunchOutcome, Place } from '../launch/outcome.ts';
 import type { OutputSink, OutputStream, Writer } from '../launch/output.ts';
-import { type Launch, type LaunchEvent, type StdinPlan, startLaunch } from '../launch/run.ts';
+import {
+  type DaemonPlan,
+  type Launch,
+  type LaunchEvent,
+  type StdinPlan,
+  startLaunch,
+} from '../launch/run.ts';
 import { commandFor, type LeaseRef } from '../lease/reference.ts';
 import { jobNodesOf } from '../lease/ticket.ts';
 import type { LeaseView } from '../lease/view.ts';
-import { headArguments, type MpiLauncher } from '../mpi/launchers.ts';
+import { daemonsOf, headArguments, type MpiLauncher } from '../mpi/launchers.ts';
 import { foldNodes, parseNodeList } from '../nodes/hostlist.ts';
 import { requireNodes } from '../nodes/resolve.ts';
 import type { Resources, ResponseOf } from '../rpc/message.ts';
@@ -93,6 +99,9 @@ const DOUBTFUL: readonly ErrorCode[] = [
   'too-large',
   'bug',
 ];
+
+/** Beyond what a worker waits for another one and its daemon: the launcher's own start. */
+const DAEMON_MARGIN_MS = 10_000;
 
 /** A launch before its first step. */
 type Plan = {
@@ -267,6 +276,8 @@ const placeTasks = (nodes: readonly NodeName[], tasksPerNode: number): readonly 
   );
 };
 
+const NO_DAEMONS: DaemonPlan = { nodes: [], endWithHead: false };
+
 /** The command of each step, and who reads what. Throws 'usage' or 'node-unknown' before any node is asked. */
 const planSteps = (input: LaunchInput, nodes: readonly NodeName[]) => {
   if (input.mpi === undefined) {
@@ -274,7 +285,7 @@ const planSteps = (input: LaunchInput, nodes: readonly NodeName[]) => {
       places: placeTasks(nodes, input.tasksPerNode ?? 1),
       kind: 'task' as const,
       argv: input.argv,
-      daemonNodes: [],
+      daemons: NO_DAEMONS,
       stdinNodes: chooseStdin(input, nodes),
     };
   }
@@ -291,7 +302,7 @@ const planSteps = (input: LaunchInput, nodes: readonly NodeName[]) => {
     places: nodes.slice(0, 1).map((node): Place => ({ node, task: null })),
     kind: 'head' as const,
     argv: headArguments(input.mpi, { nodes, ranks, tasksPerNode, argv: input.argv }),
-    daemonNodes: nodes.slice(1),
+    daemons: daemonsOf(input.mpi, { nodes, ranks, tasksPerNode }),
     stdinNodes: chooseStdin(input, nodes),
   };
 };
@@ -402,7 +413,7 @@ export const launchJob = async (
           stdin: stdinNodes.has(place.node),
         }),
       })),
-      daemonNodes: steps.daemonNodes,
+      daemons: steps.daemons,
       stdin: { nodes: steps.stdinNodes, ...ports.stdin },
       endsOnBadExit: input.endsOnBadExit,
     },
@@ -412,6 +423,8 @@ export const launchJob = async (
       report: ports.report,
       requestTimeoutMs: settings.nodes.requestTimeoutMs,
       stopTimeoutMs: settings.sandbox.stopTimeoutMs,
+      // A worker that waits in vain says what was missing, and ends the launcher so.
+      daemonStartMs: settings.nodes.connectTimeoutMs + settings.mpi.agentTimeoutMs + DAEMON_MARGIN_MS,
     },
   );
   const renewal = keepRenewing(context, tickets, nodes, {

@@ -89,7 +89,7 @@ const run = async ({ nodes: plans, order, reader, endAfterMs }: Script) => {
           stdin: false,
         }),
       })),
-      daemonNodes: [],
+      daemons: { nodes: [], endWithHead: false },
       endsOnBadExit: false,
       stdin: { nodes: [], source: (async function* () {})(), close: () => undefined },
     },
@@ -99,6 +99,7 @@ const run = async ({ nodes: plans, order, reader, endAfterMs }: Script) => {
       report: async () => undefined,
       requestTimeoutMs: PATIENCE_MS * 10,
       stopTimeoutMs: STOP_TIMEOUT_MS,
+      daemonStartMs: PATIENCE_MS,
     },
   );
   let outcome: LaunchOutcome | undefined;

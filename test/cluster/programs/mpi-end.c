@@ -16,6 +16,12 @@ int main(int argc, char **argv)
             MPI_Abort(MPI_COMM_WORLD, 5);
         if (strcmp(argv[1], "kill") == 0)
             kill(getpid(), SIGKILL);
+        if (strcmp(argv[1], "segv") == 0)
+            raise(SIGSEGV);
+        if (strcmp(argv[1], "exit") == 0)
+            _exit(42);
+        if (strcmp(argv[1], "leave") == 0)
+            _exit(0);
         if (strcmp(argv[1], "wait") == 0)
             pause();
     }

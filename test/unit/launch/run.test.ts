@@ -12,6 +12,8 @@ const STOP_TIMEOUT_MS = 5000;
 /** As run.ts has it: the stop timeout and a margin. */
 const END_MS = 10_000;
 const DAEMON_GRACE_MS = 3000;
+const DAEMON_LAST_MS = 8000;
+const DAEMON_START_MS = 45_000;
 /** As run.ts has it: three stop timeouts and a margin. */
 const DAEMON_QUIET_MS = 20_000;
 
@@ -79,6 +81,7 @@ class Input implements AsyncIterable<Uint8Array> {
 type Options = {
   readonly names?: readonly string[];
   readonly mpi?: boolean;
+  readonly endWithHead?: boolean;
   readonly endsOnBadExit?: boolean;
   readonly stdin?: readonly string[];
   readonly sink?: Partial<OutputSink>;
@@ -114,7 +117,7 @@ const launchOn = async (options: Options = {}) => {
           stdin: false,
         }),
       })),
-      daemonNodes: kind === 'head' ? nodes.slice(1) : [],
+      daemons: { nodes: kind === 'head' ? nodes.slice(1) : [], endWithHead: options.endWithHead ?? true },
       endsOnBadExit: options.endsOnBadExit ?? false,
       stdin: {
         nodes: (options.stdin ?? []) as readonly NodeName[],
@@ -138,6 +141,7 @@ const launchOn = async (options: Options = {}) => {
         }),
       requestTimeoutMs: 60_000,
       stopTimeoutMs: STOP_TIMEOUT_MS,
+      daemonStartMs: DAEMON_START_MS,
     },
   );
   let outcome: LaunchOutcome | undefined;
@@ -517,19 +521,30 @@ describe('an MPI launch', () => {
     await daemonEnds('n2');
     await vi.advanceTimersByTimeAsync(DAEMON_QUIET_MS - 1);
     await daemonEnds('n3');
-    await vi.advanceTimersByTimeAsync(DAEMON_QUIET_MS - 1);
+    await vi.advanceTimersByTimeAsync(DAEMON_LAST_MS - 1);
     head.print('last words');
     await settle();
-    await vi.advanceTimersByTimeAsync(DAEMON_QUIET_MS - 1);
+    await vi.advanceTimersByTimeAsync(DAEMON_LAST_MS - 1);
     head.end(exited(3));
     expect(await outcome()).toEqual({ kind: 'job', exitStatus: 3, node: 'n1' });
   });
 
-  test('is ended when its daemons ended well and the head then stays silent', async () => {
+  test('is ended when the head stays silent while a daemon that it told to end does not', async () => {
+    const { daemonEnds, outcome } = await daemonsOf();
+    await daemonEnds('n2');
+    await vi.advanceTimersByTimeAsync(DAEMON_QUIET_MS - 1);
+    expect(await outcome()).toBe(undefined);
+    await vi.advanceTimersByTimeAsync(1);
+    expect(await outcome()).toMatchObject(
+      failed('launch-failed', expect.stringMatching(/n2 exited with 0; the job did not end/)),
+    );
+  });
+
+  test('is ended soon when its last daemon ended well and the head then stays silent', async () => {
     const { daemonEnds, outcome } = await daemonsOf();
     await daemonEnds('n2');
     await daemonEnds('n3');
-    await vi.advanceTimersByTimeAsync(DAEMON_QUIET_MS);
+    await vi.advanceTimersByTimeAsync(DAEMON_LAST_MS);
     expect(await outcome()).toMatchObject(
       failed('launch-failed', expect.stringMatching(/n3 exited with 0; the job did not end/)),
     );
@@ -539,13 +554,25 @@ describe('an MPI launch', () => {
     const { head, daemonEnds, outcome } = await daemonsOf();
     await daemonEnds('n2');
     await daemonEnds('n3');
-    await vi.advanceTimersByTimeAsync(DAEMON_QUIET_MS - 1);
+    await vi.advanceTimersByTimeAsync(DAEMON_LAST_MS - 1);
     head.print('last words');
     await settle();
-    await vi.advanceTimersByTimeAsync(DAEMON_QUIET_MS - 1);
+    await vi.advanceTimersByTimeAsync(DAEMON_LAST_MS - 1);
     expect(await outcome()).toBe(undefined);
     await vi.advanceTimersByTimeAsync(1);
     expect(await outcome()).toMatchObject(failed('launch-failed'));
+  });
+
+  test('whose daemons end with the ranks of their nodes goes on as long as the ranks of others', async () => {
+    const { head, daemonEnds, outcome } = await daemonsOf({ endWithHead: false });
+    await daemonEnds('n2');
+    await daemonEnds('n3');
+    head.print('last words');
+    await settle();
+    await vi.advanceTimersByTimeAsync(100 * DAEMON_QUIET_MS);
+    expect(await outcome()).toBe(undefined);
+    head.end(GOOD);
+    expect(await outcome()).toMatchObject({ kind: 'job', exitStatus: 0 });
   });
 
   test('is not silent while its output waits for a slow reader', async () => {
@@ -583,6 +610,25 @@ describe('an MPI launch', () => {
     );
     expect(asked('stop')).toEqual(['n1', 'n2']);
     expect(events.at(-1)).toMatchObject({ event: 'ending', code: 'launch-failed' });
+  });
+
+  test('whose launcher waits for a daemon that never starts is ended, and the nodes without one are named', async () => {
+    const { at, asked, outcome } = await launchOn({ mpi: true });
+    await vi.advanceTimersByTimeAsync(DAEMON_START_MS - 1);
+    at('n1').stream.say({ event: 'daemon-started', node: 'n2' as NodeName, unit: 'd.service' });
+    await settle();
+    await vi.advanceTimersByTimeAsync(DAEMON_START_MS - 1);
+    expect(asked('stop')).toEqual([]);
+    await vi.advanceTimersByTimeAsync(1);
+    expect(await outcome()).toEqual(failed('launch-failed', 'no MPI daemon started on n3 within 45 s'));
+    expect(asked('stop')).toEqual(['n1', 'n2', 'n3']);
+  });
+
+  test('whose daemons have all started may take its time', async () => {
+    const { outcome, asked } = await daemonsOf();
+    await vi.advanceTimersByTimeAsync(100 * DAEMON_START_MS);
+    expect(await outcome()).toBe(undefined);
+    expect(asked('stop')).toEqual([]);
   });
 
   test('ends everywhere when the head is stopped from outside', async () => {

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import type { NodeName } from '../../../src/base/ids.ts';
-import { headArguments } from '../../../src/mpi/launchers.ts';
+import { daemonsOf, headArguments } from '../../../src/mpi/launchers.ts';
 
 test('prterun gets the nodes with their slots, the ranks, and the command as it is', () => {
   const argv = headArguments('prrte', {
@@ -27,4 +27,19 @@ test('mpiexec gets the same in its own words', () => {
     ...['-genv', 'OMPI_MCA_pml', 'not_started_by_open_mpi'],
     ...['-n', '--'],
   ]);
+});
+
+test('prterun has a daemon on every further node, mpiexec only on those that its ranks need', () => {
+  const job = { nodes: ['n1', 'n2', 'n3'] as NodeName[], tasksPerNode: 2 };
+  const nodesOf = (launcher: 'prrte' | 'hydra', ranks: number): readonly string[] =>
+    daemonsOf(launcher, { ...job, ranks }).nodes;
+  expect([1, 2, 3, 4, 5, 6].map((ranks) => nodesOf('hydra', ranks))).toEqual([
+    [],
+    [],
+    ['n2'],
+    ['n2'],
+    ['n2', 'n3'],
+    ['n2', 'n3'],
+  ]);
+  expect(nodesOf('prrte', 1)).toEqual(['n2', 'n3']);
 });
