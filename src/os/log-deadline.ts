@@ -3,6 +3,7 @@
  * that makes it cannot be stopped, but whoever waits for it is told ETIMEDOUT. Until such a call has returned, the
  * storage counts as one that gives no answer, and no other call is made on it.
  */
+import { type Answer, after, attempt } from '../base/answer.ts';
 import type { LogFile, LogFiles } from './log-files.ts';
 
 class TimedOut extends Error {
@@ -24,36 +25,66 @@ const requireAnswers = (name: string): void => {
   if (hasStuckCalls()) throw noAnswers(name);
 };
 
+type Waiting = { readonly untilMs: number; giveUp(): void };
+
+/** Calls that somebody waits for. */
+const waiting = new Set<Waiting>();
+/** For the first of them, or for one that has returned already: to set a timer takes longer than most calls. */
+let alarm: { readonly timer: NodeJS.Timeout; readonly atMs: number } | undefined;
+
+const setAlarm = (atMs: number): void => {
+  if (alarm !== undefined && alarm.atMs <= atMs) return;
+  clearTimeout(alarm?.timer);
+  // What has come while this process itself stood still is in time: it is delivered before setImmediate.
+  const timer = setTimeout(() => setImmediate(ring), Math.max(1, atMs - performance.now()));
+  // A call that is under way keeps the process by itself.
+  timer.unref();
+  alarm = { timer, atMs };
+};
+
+const ring = (): void => {
+  alarm = undefined;
+  const nowMs = performance.now();
+  for (const one of waiting) {
+    if (one.untilMs <= nowMs) one.giveUp();
+    else setAlarm(one.untilMs);
+  }
+};
+
 /**
  * What a call answers in time. Rejects with ETIMEDOUT when it does not, and when another is stuck already; `late` then
  * gets a value that nobody waits for any more.
  */
-export const answerWithin = async <T>(
+export const answerWithin = <T>(
   timeoutMs: number,
   name: string,
-  call: () => Promise<T>,
+  call: () => Answer<T>,
   late: (value: T) => void = () => undefined,
-): Promise<T> => {
-  requireAnswers(name);
-  const answer = call();
-  const over = answer.then(
-    () => undefined,
-    () => undefined,
-  );
-  let timer: NodeJS.Timeout | undefined;
-  const deadline = new Promise<'late'>((resolve) => {
-    // What has come while this process itself stood still is in time: it is delivered before setImmediate.
-    timer = setTimeout(() => setImmediate(resolve, 'late'), timeoutMs);
+): Promise<T> =>
+  new Promise((resolve, reject) => {
+    requireAnswers(name);
+    const one: Waiting = {
+      untilMs: performance.now() + timeoutMs,
+      giveUp: () => {
+        waiting.delete(one);
+        stuck.add(over);
+        void over.then(() => stuck.delete(over));
+        reject(new TimedOut(`${name} has not returned`));
+      },
+    };
+    const over = Promise.resolve(call()).then(
+      (value) => {
+        if (waiting.delete(one)) resolve(value);
+        else late(value);
+      },
+      (error: unknown) => {
+        waiting.delete(one);
+        reject(error);
+      },
+    );
+    waiting.add(one);
+    setAlarm(one.untilMs);
   });
-  if ((await Promise.race([over, deadline])) !== 'late') {
-    clearTimeout(timer);
-    return await answer;
-  }
-  stuck.add(over);
-  over.then(() => stuck.delete(over));
-  answer.then(late, () => undefined);
-  throw new TimedOut(`${name} has not returned`);
-};
 
 /** Closes as soon as no call is stuck: another file must not get the number of a descriptor that is in use. */
 const closeLater = async (file: LogFile): Promise<void> => {
@@ -62,7 +93,7 @@ const closeLater = async (file: LogFile): Promise<void> => {
 };
 
 /** How one call is made and waited for. */
-type Making = <T>(name: string, call: () => Promise<T>, late?: (value: T) => void) => Promise<T>;
+type Making = <T>(name: string, call: () => Answer<T>, late?: (value: T) => void) => Answer<T>;
 
 /** `fsync` waits for a disk, wherever the other calls are made. */
 type Makings = { readonly any: Making; readonly fsync: Making };
@@ -91,17 +122,18 @@ const fileBy = ({ any, fsync }: Makings, file: LogFile): LogFile => ({
     requireAnswers('fcntl');
     file.unlock();
   },
-  close: async () => {
+  close: () => {
     if (hasStuckCalls()) {
       // Nobody waits for it: what had to be durable has failed already.
       void closeLater(file);
       return;
     }
-    try {
-      await any('close', () => file.close());
-    } catch {
-      // It goes on; see LogFile.close.
-    }
+    return attempt(
+      () => any('close', () => file.close()),
+      () => {
+        // It goes on; see LogFile.close.
+      },
+    );
   },
 });
 
@@ -109,7 +141,11 @@ const filesBy = (makings: Makings, files: LogFiles): LogFiles => {
   const { any, fsync } = makings;
   const late = (file: LogFile): void => void closeLater(file);
   return {
-    open: async (path, purpose) => fileBy(makings, await any('open', () => files.open(path, purpose), late)),
+    open: (path, purpose) =>
+      after(
+        any('open', () => files.open(path, purpose), late),
+        (file) => fileBy(makings, file),
+      ),
     identify: (path) => any('lstat', () => files.identify(path)),
     changedAt: (directory) => any('stat', () => files.changedAt(directory)),
     list: (directory) => any('readdir', () => files.list(directory)),

@@ -36,6 +36,7 @@ import {
   writeSync,
 } from 'node:fs';
 import { promisify } from 'node:util';
+import { type Answer, after, attempt } from '../base/answer.ts';
 import { errnoOf } from '../base/errors.ts';
 import { requireRootOnlyWrites } from './files.ts';
 import { tryLockFile, unlockFile } from './lock.ts';
@@ -50,16 +51,16 @@ export type FileFacts = {
 };
 
 export type LogFile = {
-  facts(): Promise<FileFacts>;
+  facts(): Answer<FileFacts>;
   /** Fewer bytes than asked for may come before the end of the file; 0 only at the end. */
-  read(into: Uint8Array, position: number): Promise<number>;
+  read(into: Uint8Array, position: number): Answer<number>;
   /** Writes at the end of the file as the system knows it, maybe fewer bytes than given. */
-  append(bytes: Uint8Array): Promise<number>;
+  append(bytes: Uint8Array): Answer<number>;
   /** Writes over what is there; only for files that no other host sees. */
-  overwrite(bytes: Uint8Array, position: number): Promise<number>;
+  overwrite(bytes: Uint8Array, position: number): Answer<number>;
   /** Gives up all bytes; the name stays. */
-  empty(): Promise<void>;
-  sync(): Promise<void>;
+  empty(): Answer<void>;
+  sync(): Answer<void>;
   /** See tryLockFile. */
   tryLock(): boolean;
   unlock(): void;
@@ -67,7 +68,7 @@ export type LogFile = {
    * Never fails: close(2) gives the descriptor and its lock back whatever it answers, and of data it could only say
    * what fsync has said before.
    */
-  close(): Promise<void>;
+  close(): Answer<void>;
 };
 
 /**
@@ -81,48 +82,42 @@ export type LogFiles = {
    * No link is followed, and what is not a regular file does not make the call hang. Throws XceError 'config-unsafe'
    * for a file that others than root may write.
    */
-  open(path: string, purpose: OpenPurpose): Promise<LogFile>;
+  open(path: string, purpose: OpenPurpose): Answer<LogFile>;
   /** `identity` of what a name stands for now; undefined where there is no such name. */
-  identify(path: string): Promise<string | undefined>;
+  identify(path: string): Answer<string | undefined>;
   /** When names in a directory were last changed, as its storage tells it. Only to be held against another answer. */
-  changedAt(directory: string): Promise<string>;
+  changedAt(directory: string): Answer<string>;
   /** Opens the directory anew and returns its names. Throws 'config-unsafe' where others than root may write. */
-  list(directory: string): Promise<readonly string[]>;
+  list(directory: string): Answer<readonly string[]>;
   /** Room for more, as far as the file system says. */
-  freeBytes(path: string): Promise<number>;
-  link(existing: string, path: string): Promise<void>;
-  rename(from: string, to: string): Promise<void>;
-  unlink(path: string): Promise<void>;
+  freeBytes(path: string): Answer<number>;
+  link(existing: string, path: string): Answer<void>;
+  rename(from: string, to: string): Answer<void>;
+  unlink(path: string): Answer<void>;
   /** Makes the names in a directory durable. */
-  syncDirectory(path: string): Promise<void>;
+  syncDirectory(path: string): Answer<void>;
   /** Makes a directory, and the missing ones above it, with this mode; without effect when it is there. */
-  makeDirectory(path: string, mode: number): Promise<void>;
+  makeDirectory(path: string, mode: number): Answer<void>;
 };
 
 type Calls = {
-  close(fd: number): Promise<void>;
-  fstat(fd: number): Promise<Stats>;
-  fsync(fd: number): Promise<void>;
-  ftruncate(fd: number, length: number): Promise<void>;
-  link(existing: string, path: string): Promise<void>;
-  lstat(path: string): Promise<Stats>;
+  close(fd: number): Answer<void>;
+  fstat(fd: number): Answer<Stats>;
+  fsync(fd: number): Answer<void>;
+  ftruncate(fd: number, length: number): Answer<void>;
+  link(existing: string, path: string): Answer<void>;
+  lstat(path: string): Answer<Stats>;
   /** Undefined for a name that is not there. */
-  lstatIfThere(path: string): Promise<Stats | undefined>;
-  lstatBig(path: string): Promise<BigIntStats>;
-  mkdir(path: string, options: { readonly recursive: true; readonly mode: number }): Promise<unknown>;
-  open(path: string, flags: number, mode?: number): Promise<number>;
-  read(fd: number, into: Uint8Array, from: number, length: number, position: number): Promise<number>;
-  readdir(path: string): Promise<readonly string[]>;
-  statfs(path: string): Promise<StatsFs>;
-  rename(from: string, to: string): Promise<void>;
-  unlink(path: string): Promise<void>;
-  write(
-    fd: number,
-    bytes: Uint8Array,
-    from: number,
-    length: number,
-    position: number | null,
-  ): Promise<number>;
+  lstatIfThere(path: string): Answer<Stats | undefined>;
+  lstatBig(path: string): Answer<BigIntStats>;
+  mkdir(path: string, options: { readonly recursive: true; readonly mode: number }): Answer<unknown>;
+  open(path: string, flags: number, mode?: number): Answer<number>;
+  read(fd: number, into: Uint8Array, from: number, length: number, position: number): Answer<number>;
+  readdir(path: string): Answer<readonly string[]>;
+  statfs(path: string): Answer<StatsFs>;
+  rename(from: string, to: string): Answer<void>;
+  unlink(path: string): Answer<void>;
+  write(fd: number, bytes: Uint8Array, from: number, length: number, position: number | null): Answer<number>;
 };
 
 const lstatPooled = promisify(lstat);
@@ -154,38 +149,40 @@ const pooled: Calls = {
   write: async (...what) => (await promisify(write)(...what)).bytesWritten,
 };
 
+/** Without the error: to make one takes longer than the call. */
+const IF_THERE = { throwIfNoEntry: false } as const;
+
 /**
  * Asked in place: the way to the thread pool and back takes longer than these calls on a disk of this host, and a busy
  * host makes it ten times longer. Only fsync waits for the disk itself.
  */
 const inPlace: Calls = {
-  close: async (fd) => closeSync(fd),
-  fstat: async (fd) => fstatSync(fd),
+  close: closeSync,
+  fstat: (fd) => fstatSync(fd),
   fsync: pooled.fsync,
-  ftruncate: async (fd, length) => ftruncateSync(fd, length),
-  link: async (existing, path) => linkSync(existing, path),
-  lstat: async (path) => lstatSync(path),
-  // Without the error: to make one takes longer than the call.
-  lstatIfThere: async (path) => lstatSync(path, { throwIfNoEntry: false }),
-  lstatBig: async (path) => lstatSync(path, { bigint: true }),
-  mkdir: async (path, options) => mkdirSync(path, options),
-  open: async (path, flags, mode) => openSync(path, flags, mode),
-  read: async (fd, into, from, length, position) => readSync(fd, into, from, length, position),
-  readdir: async (path) => readdirSync(path),
-  rename: async (from, to) => renameSync(from, to),
-  statfs: async (path) => statfsSync(path),
-  unlink: async (path) => unlinkSync(path),
-  write: async (fd, bytes, from, length, position) => writeSync(fd, bytes, from, length, position),
+  ftruncate: ftruncateSync,
+  link: linkSync,
+  lstat: (path) => lstatSync(path),
+  lstatIfThere: (path) => lstatSync(path, IF_THERE),
+  lstatBig: (path) => lstatSync(path, { bigint: true }),
+  mkdir: mkdirSync,
+  open: openSync,
+  read: readSync,
+  readdir: (path) => readdirSync(path),
+  rename: renameSync,
+  statfs: (path) => statfsSync(path),
+  unlink: unlinkSync,
+  write: writeSync,
 };
 
 /** See LogFile.close. */
-const closeQuietly = async (calls: Calls, fd: number): Promise<void> => {
-  try {
-    await calls.close(fd);
-  } catch {
-    // There is nothing to do about it, and nothing that it would change.
-  }
-};
+const closeQuietly = (calls: Calls, fd: number): Answer<void> =>
+  attempt(
+    () => calls.close(fd),
+    () => {
+      // There is nothing to do about it, and nothing that it would change.
+    },
+  );
 
 const { O_RDONLY, O_RDWR, O_APPEND, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_DIRECTORY } = constants;
 const FLAGS: Record<OpenPurpose, number> = {
@@ -198,16 +195,15 @@ const FLAGS: Record<OpenPurpose, number> = {
 
 const identityOf = ({ dev, ino }: Pick<Stats, 'dev' | 'ino'>): string => `${dev}:${ino}`;
 
+const factsOf = (stats: Stats): FileFacts => ({
+  bytes: stats.size,
+  isRegular: stats.isFile(),
+  identity: identityOf(stats),
+  writtenMs: stats.mtimeMs,
+});
+
 const fileOf = (calls: Calls, fd: number): LogFile => ({
-  facts: async () => {
-    const facts = await calls.fstat(fd);
-    return {
-      bytes: facts.size,
-      isRegular: facts.isFile(),
-      identity: identityOf(facts),
-      writtenMs: facts.mtimeMs,
-    };
-  },
+  facts: () => after(calls.fstat(fd), factsOf),
   read: (into, position) => calls.read(fd, into, 0, into.length, position),
   append: (bytes) => calls.write(fd, bytes, 0, bytes.length, null),
   overwrite: (bytes, position) => calls.write(fd, bytes, 0, bytes.length, position),
@@ -230,10 +226,7 @@ const filesOf = (calls: Calls): LogFiles => ({
     }
     return fileOf(calls, fd);
   },
-  identify: async (path) => {
-    const facts = await calls.lstatIfThere(path);
-    return facts && identityOf(facts);
-  },
+  identify: (path) => after(calls.lstatIfThere(path), (stats) => stats && identityOf(stats)),
   changedAt: async (directory) => String((await calls.lstatBig(directory)).ctimeNs),
   list: async (directory) => {
     requireRootOnlyWrites(directory)(await calls.lstat(directory));

@@ -2,6 +2,7 @@
  * Bytes of the log back to frames: in order, each checked, in bounded memory. What stands at the end of a file
  * and does not check is either a torn tail or corruption; `isTorn` is the one place that tells them apart.
  */
+import type { Answer } from '../base/answer.ts';
 import { XceError } from '../base/errors.ts';
 import { crcOfView } from './crc.ts';
 import type { SelectRecord } from './machine.ts';
@@ -26,7 +27,7 @@ import {
 } from './record.ts';
 
 /** A file that is read by position: returns how many bytes it gave, 0 at the end of the file. */
-export type ByteSource = { read(into: Uint8Array, position: number): Promise<number> };
+export type ByteSource = { read(into: Uint8Array, position: number): Answer<number> };
 
 /** Fills `into` from a position on, as far as the file goes; gives the number of bytes. */
 export const readUpTo = async (source: ByteSource, into: Uint8Array, position: number): Promise<number> => {

@@ -1,4 +1,5 @@
 /** The directory of epochs: which there are, and what is in place of each name. */
+import { type Answer, after } from '../base/answer.ts';
 import { assert, errnoOf, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
@@ -96,29 +97,35 @@ export class EpochDirectory {
    * To look: lists the directory anew and opens the next name. On a disk of this host alone, where no answer is stale,
    * the two names are asked for and nothing is listed or opened.
    */
-  async hasSuccessor(epoch: number): Promise<boolean> {
+  hasSuccessor(epoch: number): Answer<boolean> {
     const next = this.pathOf(epoch + 1);
-    if (!this.#isLocal) return await lookFor(this.#files, next, async () => (await this.newest()) > epoch);
-    // That the epoch's own name is there stands for the listing: that it is the directory of the log.
-    if ((await this.#askFor(epoch)) === undefined) throw fileGone(this.pathOf(epoch));
-    return (await this.#askFor(epoch + 1)) !== undefined;
+    if (!this.#isLocal) return lookFor(this.#files, next, async () => (await this.newest()) > epoch);
+    return after(this.#askFor(epoch), (identity) => {
+      // That the epoch's own name is there stands for the listing: that it is the directory of the log.
+      if (identity === undefined) throw fileGone(this.pathOf(epoch));
+      return after(this.#askFor(epoch + 1), (successor) => successor !== undefined);
+    });
   }
 
   /**
    * What stands under the name of an epoch if that is the highest, else undefined: as good as a look where nothing is
    * to be acknowledged.
    */
-  async identifyNewest(epoch: number): Promise<string | undefined> {
-    if (!this.#isLocal && (await this.newest()) !== epoch) return undefined;
-    const identity = await this.#askFor(epoch);
-    if (identity === undefined || !this.#isLocal) return identity;
-    return (await this.#askFor(epoch + 1)) === undefined ? identity : undefined;
+  identifyNewest(epoch: number): Answer<string | undefined> {
+    if (!this.#isLocal) {
+      return this.newest().then((newest) => (newest === epoch ? this.#askFor(epoch) : undefined));
+    }
+    return after(this.#askFor(epoch), (identity) =>
+      identity === undefined
+        ? undefined
+        : after(this.#askFor(epoch + 1), (next) => (next === undefined ? identity : undefined)),
+    );
   }
 
   /** `identity` of what stands under the name of an epoch now. */
-  async #askFor(epoch: number): Promise<string | undefined> {
+  #askFor(epoch: number): Answer<string | undefined> {
     const path = this.pathOf(epoch);
-    return await onStorage('look for', path, () => this.#files.identify(path));
+    return onStorage('look for', path, () => this.#files.identify(path));
   }
 
   /** Opens an epoch's file; undefined when there is none. Throws 'log-corrupt' for what is not a regular file. */

@@ -1,6 +1,7 @@
 /**
  * The lease log on a real directory: xce-sandbox-log(5), PROTOCOL. "step 3" in a comment is that page's step 3.
  */
+import { type Answer, after, attempt } from '../base/answer.ts';
 import { assert, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { Clock } from '../os/clock.ts';
@@ -114,13 +115,16 @@ const positionOf = ({ epoch, token, host }: LogHeader, { sequence }: Mark): LogP
 /** For the next commit to an open log. */
 const contextOf = (
   {
-    header,
+    header: { epoch, token, host },
     replay,
     skewMs,
   }: { readonly header: LogHeader; readonly replay: { readonly last: Mark }; readonly skewMs: number },
   wallMs: number,
   stepMs: number | undefined,
-): CommitContext => ({ ...positionOf(header, replay.last), wallMs, skewMs, stepMs });
+): CommitContext => {
+  const { sequence } = replay.last;
+  return { epoch, token, host, sequence, wallMs, skewMs, stepMs };
+};
 
 /** Why a record that was written is not acknowledged in its own epoch. */
 const doubt = (message: string): XceError => new XceError('log-io', message);
@@ -245,7 +249,7 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
       this.#isClosed = true;
       await this.#drop();
       const notices = this.#untold.splice(0);
-      await this.#noting(notices, () => this.#memory.close());
+      await this.#noting(notices, this.#memory.path, () => this.#memory.close());
       return notices;
     });
   }
@@ -358,9 +362,11 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   }
 
   /** For the next commit the token file stays open as long as its log does. */
-  async #letGo({ token, log }: Held<State, Event>): Promise<void> {
-    if (this.#open === log) log.token = await this.#tokens.keep(token);
-    else await this.#tokens.release(token);
+  #letGo({ token, log }: Held<State, Event>): Answer<void> {
+    if (this.#open !== log) return this.#tokens.release(token);
+    return after(this.#tokens.keep(token), (kept) => {
+      log.token = kept;
+    });
   }
 
   /** Steps 1 to 4. Takes the next epoch where something of this host was left unfinished. */
@@ -394,23 +400,23 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   }
 
   /** Step 2, with the token file that this process has open, or a new descriptor of it. */
-  async #lockToken(epoch: number, deadlineMs: number): Promise<HeldToken | undefined> {
+  #lockToken(epoch: number, deadlineMs: number): Answer<HeldToken | undefined> {
     const open = this.#open;
     const kept = open?.token;
-    if (open === undefined || kept === undefined) return await this.#tokens.lockOwn(epoch, deadlineMs);
+    if (open === undefined || kept === undefined) return this.#tokens.lockOwn(epoch, deadlineMs);
     open.token = undefined;
-    return await this.#tokens.lockKept(kept, deadlineMs);
+    return this.#tokens.lockKept(kept, deadlineMs);
   }
 
   /**
    * Whether an epoch is the newest no more, or its name stands for another file than the log that is open; then that is
    * given up.
    */
-  async #isOver(epoch: number): Promise<boolean> {
-    const identity = await this.#directory.identifyNewest(epoch);
-    if (identity !== undefined && identity === (this.#open?.identity ?? identity)) return false;
-    await this.#drop();
-    return true;
+  #isOver(epoch: number): Answer<boolean> {
+    return after(this.#directory.identifyNewest(epoch), (identity) => {
+      if (identity !== undefined && identity === (this.#open?.identity ?? identity)) return false;
+      return this.#drop().then(() => true);
+    });
   }
 
   /** The header of an epoch that this host has the token of; undefined when it is over. Throws 'log-fenced'. */
@@ -475,13 +481,15 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   }
 
   /** Step 3, with the descriptor of the epoch that this process has, or a new one. */
-  async #lockLog(epoch: number, deadlineMs: number): Promise<OpenLog<State, Event>> {
-    const log = this.#open ?? (await this.#openLog(epoch));
-    this.#open = log;
-    assert(log.epoch === epoch && !log.isLocked, 'the open log is the newest, and not locked yet');
-    await pollLock(log.file, log.path, deadlineMs, this.#ports);
-    log.isLocked = true;
-    return log;
+  #lockLog(epoch: number, deadlineMs: number): Answer<OpenLog<State, Event>> {
+    return after(this.#open ?? this.#openLog(epoch), (log) => {
+      this.#open = log;
+      assert(log.epoch === epoch && !log.isLocked, 'the open log is the newest, and not locked yet');
+      return after(pollLock(log.file, log.path, deadlineMs, this.#ports), () => {
+        log.isLocked = true;
+        return log;
+      });
+    });
   }
 
   async #openLog(epoch: number): Promise<OpenLog<State, Event>> {
@@ -516,19 +524,28 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   }
 
   /** Step 4: the state to the end of the log. */
-  async #catchUp(log: OpenLog<State, Event>): Promise<void> {
+  #catchUp(log: OpenLog<State, Event>): Answer<void> {
     const { file, path, replay } = log;
-    if (this.#options.isLocal !== true) await onStorage('fsync', path, () => file.sync());
-    const { bytes, writtenMs } = await onStorage('look at', path, () => file.facts());
-    if (bytes < replay.position.offset) {
-      const { path: directory } = this.#directory;
-      throw damaged('rollback', `${path} is shorter than this process has seen it`, {
-        directory,
-        what: path,
-      });
-    }
-    if (bytes > replay.position.offset) await onStorage('read', path, () => replay.advance(file));
-    log.skewMs = Math.round(writtenMs) - replay.wallMs;
+    const synced = this.#options.isLocal ? undefined : onStorage('fsync', path, () => file.sync());
+    return after(synced, () =>
+      after(
+        onStorage('look at', path, () => file.facts()),
+        ({ bytes, writtenMs }) => {
+          const { offset } = replay.position;
+          if (bytes < offset) {
+            const { path: directory } = this.#directory;
+            throw damaged('rollback', `${path} is shorter than this process has seen it`, {
+              directory,
+              what: path,
+            });
+          }
+          const read = bytes > offset ? onStorage('read', path, () => replay.advance(file)) : undefined;
+          return after(read, () => {
+            log.skewMs = Math.round(writtenMs) - replay.wallMs;
+          });
+        },
+      ),
+    );
   }
 
   /** Step 5. Puts commits that do not fit into the record back in front of the others. */
@@ -674,13 +691,14 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
    * What the owner does when a record has been acknowledged, with the token of the epoch still held. The record counts
    * whatever becomes of it: failures are told to whoever comes next.
    */
-  async #tend(log: OpenLog<State, Event>): Promise<void> {
+  #tend(log: OpenLog<State, Event>): Answer<void> {
     // After a doubt the log is another one.
     if (this.#open !== log) return;
-    const { replay } = log;
-    if (replay.isFirstOfEvents) await this.#emptySuperseded(log);
-    const { tailBytes, baseBytes } = replay;
-    if (tailBytes > Math.max(this.#options.tailBytesMin, baseBytes)) await this.#compactBehind(log);
+    const { isFirstOfEvents, tailBytes, baseBytes } = log.replay;
+    const isLong = tailBytes > Math.max(this.#options.tailBytesMin, baseBytes);
+    return after(isFirstOfEvents ? this.#emptySuperseded(log) : undefined, () =>
+      isLong ? this.#compactBehind(log) : undefined,
+    );
   }
 
   /** The epoch has acknowledged a record: what is below it will not be read again. Oldest first. */
@@ -776,26 +794,21 @@ export class EpochLog<State, Event> implements LeaseLog<State, Event> {
   // -- reading --------------------------------------------------------------------------------------------------
 
   /** For a record that counts already: that it could not be written down takes nothing from it. */
-  async #remember({ header, replay }: OpenLog<State, Event>, notices: LogNotice[]): Promise<void> {
-    const seen = { epoch: header.epoch, token: header.token, ...replay.last };
-    await this.#noting(notices, () => this.#memory.remember(seen));
+  #remember({ header, replay }: OpenLog<State, Event>, notices: LogNotice[]): Answer<void> {
+    const { sequence, chain } = replay.last;
+    const seen = { epoch: header.epoch, token: header.token, sequence, chain };
+    return this.#noting(notices, this.#memory.path, () => this.#memory.remember(seen));
   }
 
-  async #noting(notices: LogNotice[], step: () => Promise<void>): Promise<void> {
-    try {
-      await step();
-    } catch (error) {
-      notices.push({ kind: 'not-remembered', path: this.#memory.path, reason: reasonOf(error) });
-    }
+  #noting(notices: LogNotice[], path: string, step: () => Answer<void>): Answer<void> {
+    return attempt(step, (error) => {
+      notices.push({ kind: 'not-remembered', path, reason: reasonOf(error) });
+    });
   }
 
   /** Likewise: who finds the epoch busy takes the next one. */
-  async #markIdle(token: HeldToken, notices: LogNotice[]): Promise<void> {
-    try {
-      await this.#tokens.mark(token, false);
-    } catch (error) {
-      notices.push({ kind: 'not-remembered', path: token.path, reason: reasonOf(error) });
-    }
+  #markIdle(token: HeldToken, notices: LogNotice[]): Answer<void> {
+    return this.#noting(notices, token.path, () => this.#tokens.mark(token, false));
   }
 
   /** Once, however often it is read. */

@@ -1,5 +1,6 @@
 /** What a failed system call means for the log, and what takes several calls to be done. */
 import { dirname } from 'node:path';
+import { type Answer, after, attempt } from '../base/answer.ts';
 import { errnoOf, XceError } from '../base/errors.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
 import { adviseOnStorage } from './damage.ts';
@@ -19,13 +20,10 @@ export const storageFailure = (what: string, path: string, error: unknown): XceE
       });
 
 /** Runs one step of the storage; its failure says what could not be done. */
-export const onStorage = async <T>(what: string, path: string, step: () => Promise<T>): Promise<T> => {
-  try {
-    return await step();
-  } catch (error) {
+export const onStorage = <T>(what: string, path: string, step: () => Answer<T>): Answer<T> =>
+  attempt(step, (error) => {
     throw storageFailure(what, path, error);
-  }
-};
+  });
 
 /** Answers to a lock call that say there is no such lock here, and not that the storage is in trouble. */
 const NO_LOCK = ['ENOLCK', 'ENOSYS', 'EOPNOTSUPP', 'ENOTSUP', 'EBADF', 'EINVAL', 'EPERM'];
@@ -63,23 +61,24 @@ export const unlinkIfThere = async (files: LogFiles, path: string): Promise<bool
 };
 
 /** A system call may take fewer bytes than it was given; one that takes none would be asked for ever. */
-const writeAll = async (
+const writeAll = (
   bytes: Uint8Array,
-  write: (rest: Uint8Array, done: number) => Promise<number>,
-): Promise<void> => {
-  for (let done = 0; done < bytes.length; ) {
-    const count = await write(bytes.subarray(done), done);
-    if (count === 0) throw new Error('the system wrote nothing');
-    done += count;
-  }
-};
+  write: (rest: Uint8Array, done: number) => Answer<number>,
+  done = 0,
+): Answer<void> =>
+  done === bytes.length
+    ? undefined
+    : after(write(done === 0 ? bytes : bytes.subarray(done), done), (count) => {
+        if (count === 0) throw new Error('the system wrote nothing');
+        return writeAll(bytes, write, done + count);
+      });
 
 /** Appends all of the bytes. Throws the system's error. */
-export const appendAll = (file: LogFile, bytes: Uint8Array): Promise<void> =>
+export const appendAll = (file: LogFile, bytes: Uint8Array): Answer<void> =>
   writeAll(bytes, (rest) => file.append(rest));
 
 /** Writes all of the bytes over what stands at a position. Throws the system's error. */
-export const overwriteAll = (file: LogFile, bytes: Uint8Array, position: number): Promise<void> =>
+export const overwriteAll = (file: LogFile, bytes: Uint8Array, position: number): Answer<void> =>
   writeAll(bytes, (rest, done) => file.overwrite(rest, position + done));
 
 /**

@@ -11,6 +11,7 @@
  *
  * One record is held at most, and a portion is read at a time: memory does not grow with the log.
  */
+import type { Answer } from '../base/answer.ts';
 import type { XceError } from '../base/errors.ts';
 import type { LogFile } from '../os/log-files.ts';
 import { type Base, readBase } from './base.ts';
@@ -152,7 +153,7 @@ class Follower<Event> {
     const path = this.#directory.pathOf(epoch);
     const file = await openFresh(this.#directory, epoch);
     try {
-      const isWhole = (): Promise<boolean> => onStorage('read', path, () => this.#isWhole(file));
+      const isWhole = (): Answer<boolean> => onStorage('read', path, () => this.#isWhole(file));
       if (!(await isWhole())) return false;
       const place = { path, epoch, identity: this.#directory.identity };
       const { wait } = this.#ports;

@@ -1,5 +1,6 @@
 /** The token files of this host: who may work in an epoch here, one process at a time. */
 import { dirname } from 'node:path';
+import { type Answer, after, attempt } from '../base/answer.ts';
 import { assert, errnoOf, XceError } from '../base/errors.ts';
 import type { Clock } from '../os/clock.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
@@ -16,7 +17,7 @@ export type HeldToken = {
 };
 
 /** A token file that is open and not locked. */
-export type KeptToken = Pick<HeldToken, 'epoch' | 'file'>;
+export type KeptToken = Pick<HeldToken, 'epoch' | 'path' | 'file'>;
 
 export type HostTokensPorts = {
   readonly files: LogFiles;
@@ -33,29 +34,37 @@ const HOST_WAIT_MS_MAX = 4;
 const FREE_EVERY_MS = 500;
 const FREE_MS = 2 * HOST_WAIT_MS_MAX;
 
+/** Whether the lock is given at once. */
+const isLocked = (file: LogFile, path: string): boolean => {
+  try {
+    return file.tryLock();
+  } catch (error) {
+    throw lockFailure(path, error);
+  }
+};
+
 /** Asks for a lock until it is given or the deadline has passed. */
-export const pollLock = async (
+export const pollLock = (
   file: LogFile,
   path: string,
   deadlineMs: number,
   { clock, wait }: HostTokensPorts,
   waitMsMax = WAIT_MS_MAX,
-): Promise<void> => {
-  for (let waitMs = WAIT_MS_MIN; ; waitMs = Math.min(2 * waitMs, waitMsMax)) {
-    try {
-      if (file.tryLock()) return;
-    } catch (error) {
-      throw lockFailure(path, error);
+): Answer<void> => {
+  const askAgain = async (): Promise<void> => {
+    for (let waitMs = WAIT_MS_MIN; ; waitMs = Math.min(2 * waitMs, waitMsMax)) {
+      if (clock.monotonicMs() + waitMs > deadlineMs) {
+        throw new XceError('log-busy', `another process holds ${path}`, {
+          at: path,
+          unchanged: 'nothing was written to the lease log',
+          next: 'try again',
+        });
+      }
+      await wait(waitMs);
+      if (isLocked(file, path)) return;
     }
-    if (clock.monotonicMs() + waitMs > deadlineMs) {
-      throw new XceError('log-busy', `another process holds ${path}`, {
-        at: path,
-        unchanged: 'nothing was written to the lease log',
-        next: 'try again',
-      });
-    }
-    await wait(waitMs);
-  }
+  };
+  return isLocked(file, path) ? undefined : askAgain();
 };
 
 export class HostTokens {
@@ -81,17 +90,15 @@ export class HostTokens {
     return tokenPath(this.path, epoch);
   }
 
-  async #onFile<T>(path: string, step: () => Promise<T>): Promise<T> {
-    try {
-      return await step();
-    } catch (error) {
+  #onFile<T>(path: string, step: () => Answer<T>): Answer<T> {
+    return attempt(step, (error) => {
       if (error instanceof XceError) throw error;
       throw new XceError('io', `cannot use ${path}: ${reasonOf(error)}`, {
         at: path,
         unchanged: 'nothing was written to the lease log',
         cause: error,
       });
-    }
+    });
   }
 
   async #openRegular(path: string, purpose: 'read' | 'update' | 'token'): Promise<LogFile> {
@@ -153,29 +160,33 @@ export class HostTokens {
   }
 
   /** The token in a file; undefined when it is of another boot, or cannot be read. */
-  async #readOwn(file: LogFile): Promise<Token | undefined> {
-    const text = await readTokenText(file);
-    if (this.#last?.text !== text) this.#last = { text, token: parseToken(text) };
-    const { token } = this.#last;
-    return token?.bootId === this.#ports.bootId ? token : undefined;
+  #readOwn(file: LogFile): Answer<Token | undefined> {
+    return after(readTokenText(file), (text) => {
+      if (this.#last?.text !== text) this.#last = { text, token: parseToken(text) };
+      const { token } = this.#last;
+      return token?.bootId === this.#ports.bootId ? token : undefined;
+    });
   }
 
-  async #lockOpen(file: LogFile, epoch: number, deadlineMs: number): Promise<HeldToken> {
-    const path = this.#pathOf(epoch);
-    try {
-      await pollLock(file, path, deadlineMs, this.#ports, HOST_WAIT_MS_MAX);
-      return { epoch, path, file, isHeld: true };
-    } catch (error) {
-      await file.close();
-      throw error;
-    }
+  #lockOpen(file: LogFile, epoch: number, path: string, deadlineMs: number): Answer<HeldToken> {
+    return attempt(
+      () =>
+        after(
+          pollLock(file, path, deadlineMs, this.#ports, HOST_WAIT_MS_MAX),
+          (): HeldToken => ({ epoch, path, file, isHeld: true }),
+        ),
+      (error) =>
+        after(file.close(), () => {
+          throw error;
+        }),
+    );
   }
 
   /** Locks the token file of an epoch, making it where it is missing. Throws 'log-busy' at the deadline. */
   async lock(epoch: number, deadlineMs: number): Promise<HeldToken> {
     const path = this.#pathOf(epoch);
     return await this.#onFile(path, async () =>
-      this.#lockOpen(await this.#openOrMake(path), epoch, deadlineMs),
+      this.#lockOpen(await this.#openOrMake(path), epoch, path, deadlineMs),
     );
   }
 
@@ -191,7 +202,7 @@ export class HostTokens {
         throw error;
       }
       this.#freeMs = this.#ports.clock.monotonicMs();
-      return await this.#lockOpen(file, epoch, deadlineMs);
+      return await this.#lockOpen(file, epoch, path, deadlineMs);
     });
   }
 
@@ -210,8 +221,8 @@ export class HostTokens {
   }
 
   /** What stands in a token file that is held; undefined for a token of another boot. */
-  async look({ path, file }: HeldToken): Promise<Token | undefined> {
-    return await this.#onFile(path, () => this.#readOwn(file));
+  look({ path, file }: HeldToken): Answer<Token | undefined> {
+    return this.#onFile(path, () => this.#readOwn(file));
   }
 
   /** Writes a token of this boot; `clocks` are those of now unless the host has owned the log before. */
@@ -228,30 +239,29 @@ export class HostTokens {
   }
 
   /** Writes that something has begun, or has ended, in the epoch. */
-  async mark({ path, file }: HeldToken, isBusy: boolean): Promise<void> {
+  mark({ path, file }: HeldToken, isBusy: boolean): Answer<void> {
     const { bootId } = this.#ports;
-    await this.#onFile(path, () => writeMark(file, bootId, isBusy));
+    return this.#onFile(path, () => writeMark(file, bootId, isBusy));
   }
 
   /** Gives the lock back, once. */
-  async release(held: HeldToken): Promise<void> {
+  release(held: HeldToken): Answer<void> {
     if (!held.isHeld) return;
     held.isHeld = false;
-    await held.file.close();
+    return held.file.close();
   }
 
   /**
    * Gives the lock back and keeps the file. For an epoch of which this process has the log open: as long as the name of
    * the log stands for that one, no other file becomes the token's.
    */
-  async keep(held: HeldToken): Promise<KeptToken | undefined> {
+  keep(held: HeldToken): Answer<KeptToken | undefined> {
     assert(held.isHeld, 'a token that is kept was held');
     try {
       held.file.unlock();
     } catch {
       // Closing gives it back where unlocking fails.
-      await this.release(held);
-      return undefined;
+      return after(this.release(held), () => undefined);
     }
     held.isHeld = false;
     this.#keptMs = this.#ports.clock.monotonicMs();
@@ -259,17 +269,20 @@ export class HostTokens {
   }
 
   /** A lock that is asked for by polling is not given to whoever has waited for longest. */
-  async #letOthers(): Promise<void> {
+  #letOthers(): Answer<void> {
     const { clock, wait } = this.#ports;
     const nowMs = clock.monotonicMs();
-    const isDue = nowMs - this.#freeMs > FREE_EVERY_MS;
-    if (isDue && nowMs - this.#keptMs < FREE_MS) await wait(FREE_MS);
-    if (isDue) this.#freeMs = clock.monotonicMs();
+    if (nowMs - this.#freeMs <= FREE_EVERY_MS) return;
+    const free = (): void => {
+      this.#freeMs = clock.monotonicMs();
+    };
+    return nowMs - this.#keptMs < FREE_MS ? wait(FREE_MS).then(free) : free();
   }
 
   /** Locks a file that was kept, and closes it where it cannot. Throws 'log-busy' at the deadline. */
-  async lockKept({ epoch, file }: KeptToken, deadlineMs: number): Promise<HeldToken> {
-    await this.#letOthers();
-    return await this.#onFile(this.#pathOf(epoch), () => this.#lockOpen(file, epoch, deadlineMs));
+  lockKept({ epoch, path, file }: KeptToken, deadlineMs: number): Answer<HeldToken> {
+    return after(this.#letOthers(), () =>
+      this.#onFile(path, () => this.#lockOpen(file, epoch, path, deadlineMs)),
+    );
   }
 }

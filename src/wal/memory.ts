@@ -2,6 +2,7 @@
  * What this host has seen of the log, kept on its own disk. Storage can come back older than it was (a restored
  * snapshot, an export without sync, a wrong mount): the log alone cannot tell, the controllers together can.
  */
+import { type Answer, after } from '../base/answer.ts';
 import { assert, errnoOf, type XceError } from '../base/errors.ts';
 import type { Clock } from '../os/clock.ts';
 import type { LogFile, LogFiles } from '../os/log-files.ts';
@@ -211,20 +212,21 @@ export class HostMemory {
   }
 
   /** Without effect for what is not news. Throws the system's error. */
-  async remember(seen: Seen): Promise<void> {
+  remember(seen: Seen): Answer<void> {
     if (!isNewer(seen, this.#seen)) return;
     const line = this.#lines.encode(seen);
-    const file = await this.#open();
-    if (file === undefined) {
-      await this.#create(line);
-      this.#noteSynced(seen);
-    } else {
-      await overwriteAll(file, line, this.#nextLine * LINE_BYTES);
-      this.#isSynced = false;
-    }
-    this.#seen = seen;
-    this.#nextLine = 1 - this.#nextLine;
-    if (this.#isDue(seen)) await this.#sync();
+    const syncIfDue = (): Answer<void> => {
+      this.#seen = seen;
+      this.#nextLine = 1 - this.#nextLine;
+      return this.#isDue(seen) ? this.#sync() : undefined;
+    };
+    return after(this.#open(), (file) => {
+      if (file === undefined) return this.#create(line, seen).then(syncIfDue);
+      return after(overwriteAll(file, line, this.#nextLine * LINE_BYTES), () => {
+        this.#isSynced = false;
+        return syncIfDue();
+      });
+    });
   }
 
   /** Throws the system's error when what was written may not survive the host. */
@@ -254,8 +256,11 @@ export class HostMemory {
     this.#synced = { epoch, untilMs: this.#clock.monotonicMs() + SYNC_MS };
   }
 
-  async #open(): Promise<LogFile | undefined> {
-    if (this.#file !== undefined) return this.#file;
+  #open(): Answer<LogFile | undefined> {
+    return this.#file ?? this.#openNow();
+  }
+
+  async #openNow(): Promise<LogFile | undefined> {
     try {
       this.#file = await this.#files.open(this.path, 'update');
     } catch (error) {
@@ -265,9 +270,10 @@ export class HostMemory {
   }
 
   /** With the second line still empty. */
-  async #create(line: Buffer): Promise<void> {
+  async #create(line: Buffer, seen: Seen): Promise<void> {
     const bytes = Buffer.concat([line, Buffer.alloc(LINE_BYTES, ' ')]);
     await replaceHostFile(this.#files, this.path, this.#processId, bytes);
     this.#nextLine = 0;
+    this.#noteSynced(seen);
   }
 }

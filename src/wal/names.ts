@@ -3,7 +3,8 @@ import { join } from 'node:path';
 
 const STEM = 'leases.wal';
 
-export const epochPath = (directory: string, epoch: number): string => join(directory, `${STEM}.${epoch}`);
+/** Asked for with every look. */
+export const epochPath = (directory: string, epoch: number): string => `${directory}/${STEM}.${epoch}`;
 
 export const preparedPath = (directory: string, epoch: number, token: string): string =>
   join(directory, `${STEM}.new.${epoch}.${token.slice(0, 16)}`);

@@ -1,4 +1,5 @@
 /** Token files: proof of ownership on this host, and the mark of an unfinished take or commit. */
+import { type Answer, after } from '../base/answer.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { LogFile } from '../os/log-files.ts';
 import { overwriteAll } from './failure.ts';
@@ -38,22 +39,22 @@ export const parseToken = (text: string): Token | undefined => {
 };
 
 /** What stands in an open token file. */
-export const readTokenText = async (file: LogFile): Promise<string> => {
+export const readTokenText = (file: LogFile): Answer<string> => {
   // Local and smaller than a page: one read gives all of it.
   const bytes = Buffer.allocUnsafe(LIMITS.logTokenBytesMax);
-  return bytes.toString('latin1', 0, await file.read(bytes, 0));
+  return after(file.read(bytes, 0), (length) => bytes.toString('latin1', 0, length));
 };
 
-export const writeToken = async (file: LogFile, { token, bootId, isBusy, clocks }: Token): Promise<void> => {
+export const writeToken = (file: LogFile, { token, bootId, isBusy, clocks }: Token): Answer<void> => {
   const moment = [clocks.wallMs, clocks.monotonicMs].map((ms) =>
     String(Math.floor(ms)).padStart(MS_DIGITS, '0'),
   );
   const text = `${token}\n${bootId}\n${isBusy ? BUSY : IDLE}\n${moment.join(' ')}\n`;
-  await overwriteAll(file, Buffer.from(text, 'latin1'), 0);
+  return overwriteAll(file, Buffer.from(text, 'latin1'), 0);
 };
 
 /** Changes the mark of a token of this boot, and nothing else: four bytes in their place. */
-export const writeMark = async (file: LogFile, bootId: string, isBusy: boolean): Promise<void> => {
+export const writeMark = (file: LogFile, bootId: string, isBusy: boolean): Answer<void> => {
   const position = TOKEN_BYTES * 2 + 1 + bootId.length + 1;
-  await overwriteAll(file, isBusy ? MARKS.busy : MARKS.idle, position);
+  return overwriteAll(file, isBusy ? MARKS.busy : MARKS.idle, position);
 };
