@@ -16,7 +16,7 @@ _xce_sandbox_flags() {
   case $1 in
     'config show') echo '--config --json' ;;
     'help') echo '' ;;
-    'launch') echo '--append --attempt --chdir --cpu-quota --cpus --device* --env* --env-file* --error --job --kill-on-bad-exit --label --lease --memory --mpi --nodes --output --profile --ranks --stdin --tasks-max --tasks-per-node --timeout --config --json' ;;
+    'launch') echo '--append --attempt --chdir --cpu-quota --cpus --device* --env* --env-file* --error --job --kill-on-bad-exit --label --lease --memory --mpi --mpi-option* --nodes --output --profile --ranks --stdin --tasks-max --tasks-per-node --timeout --config --json' ;;
     'lease allocate') echo '--attempt --job --nodes --submitter --ttl --workspace --write* --config --json' ;;
     'lease audit') echo '--config --json' ;;
     'lease compact') echo '--config --json' ;;
@@ -60,6 +60,7 @@ _xce_sandbox_value() {
     'launch --lease') echo '@any' ;;
     'launch --memory') echo '@any' ;;
     'launch --mpi') echo '?prrte hydra' ;;
+    'launch --mpi-option') echo '@any' ;;
     'launch --nodes') echo '@any' ;;
     'launch --output' | 'launch -o') echo '@any' ;;
     'launch --profile') echo '@any' ;;

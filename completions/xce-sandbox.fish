@@ -101,6 +101,7 @@ complete -c xce-sandbox -n '__xce_sandbox_at launch' -l label -s l -d 'Put the n
 complete -c xce-sandbox -n '__xce_sandbox_at launch' -l lease -x -d 'Lease number, in place of --job'
 complete -c xce-sandbox -n '__xce_sandbox_at launch' -l memory -x -d 'Memory on each node'
 complete -c xce-sandbox -n '__xce_sandbox_at launch' -l mpi -f -a 'prrte hydra' -d 'Start an MPI program from the first node: with prterun (Open MPI 5), or mpiexec (MPICH); alone: prrte'
+complete -c xce-sandbox -n '__xce_sandbox_at launch' -l mpi-option -x -d 'MPI: a further word for the launcher, as --mpi-option=--map-by'
 complete -c xce-sandbox -n '__xce_sandbox_at launch' -l nodes -x -d 'Only these nodes of the lease'
 complete -c xce-sandbox -n '__xce_sandbox_at launch' -l output -s o -x -d 'Write output to this file, not here; %j job, %a attempt, %n node, %t task'
 complete -c xce-sandbox -n '__xce_sandbox_at launch' -l profile -x -d 'Start with the variables of this environment of the site'

@@ -154,6 +154,7 @@ _xce-sandbox_launch() {
     '--lease=''[Lease number, in place of --job]:N: ' \
     '--memory=''[Memory on each node]:SIZE: ' \
     '--mpi=''[Start an MPI program from the first node: with prterun (Open MPI 5), or mpiexec (MPICH); alone: prrte]::prrte hydra:(prrte hydra)' \
+    '*''--mpi-option=''[MPI: a further word for the launcher, as --mpi-option=--map-by]:WORD: ' \
     '--nodes=''[Only these nodes of the lease]:LIST: ' \
     '(-o --output)'{-o+,--output=}'[Write output to this file, not here; %j job, %a attempt, %n node, %t task]:PATTERN: ' \
     '--profile=''[Start with the variables of this environment of the site]:NAME: ' \

@@ -40,6 +40,12 @@ export default class Launch extends BaseCommand {
       description: 'MPI: ranks in all; default: one per node.',
       dependsOn: ['mpi'],
     }),
+    'mpi-option': Flags.string({
+      description: 'MPI: a further word for the launcher, as --mpi-option=--map-by.',
+      helpValue: 'WORD',
+      multiple: true,
+      dependsOn: ['mpi'],
+    }),
     'tasks-per-node': countFlag({
       description: 'Run the command so many times on each node; MPI: slots of each node.',
     }),
@@ -93,6 +99,7 @@ export default class Launch extends BaseCommand {
           }),
           directory: flags.chdir === undefined ? undefined : Buffer.from(flags.chdir),
           mpi: flags.mpi,
+          mpiOptions: flags['mpi-option'] ?? [],
           ranks: flags.ranks,
           tasksPerNode: flags['tasks-per-node'],
           endsOnBadExit: flags['kill-on-bad-exit'],

@@ -53,6 +53,8 @@ export type LaunchInput = {
   readonly directory: Buffer | undefined;
   /** What starts the ranks of an MPI program from the first node; undefined: the command runs on each node. */
   readonly mpi: MpiLauncher | undefined;
+  /** MPI: further words for the launcher. */
+  readonly mpiOptions: readonly string[];
   /** MPI: ranks in all; undefined: one per slot. */
   readonly ranks: number | undefined;
   /** Tasks of each node, with MPI its slots; undefined: one, with MPI enough for `ranks`. */
@@ -301,7 +303,13 @@ const planSteps = (input: LaunchInput, nodes: readonly NodeName[]) => {
   return {
     places: nodes.slice(0, 1).map((node): Place => ({ node, task: null })),
     kind: 'head' as const,
-    argv: headArguments(input.mpi, { nodes, ranks, tasksPerNode, argv: input.argv }),
+    argv: headArguments(input.mpi, {
+      nodes,
+      ranks,
+      tasksPerNode,
+      options: input.mpiOptions,
+      argv: input.argv,
+    }),
     daemons: daemonsOf(input.mpi, { nodes, ranks, tasksPerNode }),
     stdinNodes: chooseStdin(input, nodes),
   };

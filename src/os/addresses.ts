@@ -1,5 +1,6 @@
 /** Addresses of hosts: by name, of this host, and as bytes. */
 import { lookup } from 'node:dns/promises';
+import { BlockList, isIPv6 } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { assert, errnoOf, XceError } from '../base/errors.ts';
 
@@ -9,6 +10,22 @@ const TOGETHER = 8;
 /** The addresses of this host on all its interfaces. */
 export const ownAddresses = (): readonly string[] =>
   Object.values(networkInterfaces()).flatMap((list) => (list ?? []).map(({ address }) => address));
+
+const familyOf = (address: string): 'ipv4' | 'ipv6' => (isIPv6(address) ? 'ipv6' : 'ipv4');
+
+/** The first interface of this host that has one of these names, or an address in one of these networks. */
+export const ownInterface = (wanted: readonly string[]): string | undefined => {
+  if (wanted.length === 0) return undefined;
+  const networks = new BlockList();
+  for (const network of wanted) {
+    const [address = '', prefix] = network.split('/');
+    if (prefix !== undefined) networks.addSubnet(address, Number(prefix), familyOf(address));
+  }
+  return Object.entries(networkInterfaces()).find(
+    ([name, list]) =>
+      wanted.includes(name) || list?.some(({ address }) => networks.check(address, familyOf(address))),
+  )?.[0];
+};
 
 const addressesOf = async (name: string): Promise<readonly string[]> => {
   try {

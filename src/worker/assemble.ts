@@ -8,6 +8,7 @@ import type { Settings } from '../config/settings.ts';
 import { signCertificate } from '../lease/certificate.ts';
 import { hexOfPublicKey } from '../lease/signed-text.ts';
 import { openTicket } from '../lease/ticket.ts';
+import { ownInterface } from '../os/addresses.ts';
 import { bootClock } from '../os/boot-clock.ts';
 import { readBootId } from '../os/clock.ts';
 import { mountOf } from '../os/mounts.ts';
@@ -120,6 +121,7 @@ export const assemble = (
     nonces,
     self,
     mpi,
+    mpiInterface: () => ownInterface(mpi.interfaces),
     agentPath: `${installed.root}/bin/xce-sandbox-agent`,
     wallMs: bootClock.wallMs,
     families: () =>

@@ -6,7 +6,7 @@ import { messageOf, XceError } from '../base/errors.ts';
 import type { LeaseNumber } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { Settings } from '../config/settings.ts';
-import { mpiEnvironment } from '../mpi/environment.ts';
+import { daemonEnvironment, mpiEnvironment } from '../mpi/environment.ts';
 import { PROTOCOL, type ProbeVerb, type RequestOf, type ResponseOf } from '../rpc/message.ts';
 import type { Peer, ServerStream, VerbTable } from '../rpc/verbs.ts';
 import type { StepSpec } from '../sandbox/backend.ts';
@@ -23,6 +23,8 @@ export type VerbPorts = {
   /** What a challenge tells of this worker, beside the nonce and the time. */
   readonly self: Omit<ResponseOf<'challenge'>, 'protocol' | 'nonce' | 'wallMs'>;
   readonly mpi: Settings['mpi'];
+  /** The first interface of this node that MPI is to use; undefined where the configuration leaves it the choice. */
+  readonly mpiInterface: () => string | undefined;
   /** The launch agent of MPI launchers on this node. */
   readonly agentPath: string;
   readonly wallMs: () => number;
@@ -65,7 +67,8 @@ const newDaemonStep = (): string => `d${randomBytes(7).toString('hex')}`;
 
 export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVerb>> => {
   const { supervisor, daemons, nonces, self, wallMs, report } = ports;
-  const launcherVariables = mpiEnvironment(ports.mpi, ports.agentPath);
+  const launcherVariables = (): readonly string[] =>
+    mpiEnvironment(ports.mpi, ports.agentPath, ports.mpiInterface());
 
   const fault = (what: string, error: unknown): void =>
     report({ level: 'fault', message: `${what}: ${messageOf(error)}` });
@@ -84,7 +87,7 @@ export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVer
     const spec: StepSpec = {
       step: request.step,
       argv: command.argv,
-      environment: withMpi(command.environment, launcherVariables),
+      environment: withMpi(command.environment, launcherVariables()),
       directory: request.directory === null ? null : decodeBytes(request.directory),
     };
     const lease = supervisor.leaseOf(request.ticket);
@@ -111,7 +114,8 @@ export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVer
     if (peer.kind !== 'certificate') throw new XceError('peer-role', 'daemons are started for workers only');
     const command = decodeCommand(request);
     requireDaemon(command.argv);
-    const environment = withMpi(command.environment, launcherVariables);
+    const program = command.argv[0]?.toString('latin1') ?? '';
+    const environment = withMpi(command.environment, [...launcherVariables(), ...daemonEnvironment(program)]);
     const spec: StepSpec = { step: newDaemonStep(), argv: command.argv, environment, directory: null };
     const running = await supervisor.startDaemon(peer.node, request, spec, stream.signal);
     await serveStep(stream, running, true, { fault });

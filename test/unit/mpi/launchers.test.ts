@@ -7,6 +7,7 @@ test('prterun gets the nodes with their slots, the ranks, and the command as it 
     nodes: ['n1', 'n10'] as NodeName[],
     ranks: 5,
     tasksPerNode: 3,
+    options: [],
     argv: [Buffer.from('./a out'), Buffer.from([0xff]), Buffer.alloc(0)],
   });
   expect(argv.map((word) => word.toString('latin1'))).toEqual([
@@ -20,11 +21,12 @@ test('mpiexec gets the same in its own words', () => {
     nodes: ['n1', 'n10'] as NodeName[],
     ranks: 5,
     tasksPerNode: 3,
+    options: ['-ppn', '1'],
     argv: [Buffer.from('-n'), Buffer.from('--')],
   });
   expect(argv.map((word) => word.toString('latin1'))).toEqual([
     ...['mpiexec.hydra', '-hosts', 'n1:3,n10:3', '-n', '5'],
-    ...['-genv', 'OMPI_MCA_pml', 'not_started_by_open_mpi'],
+    ...['-genv', 'OMPI_MCA_pml', 'not_started_by_open_mpi', '-ppn', '1'],
     ...['-n', '--'],
   ]);
 });

@@ -35,6 +35,7 @@ const input: LaunchInput = {
   environment: [],
   directory: undefined,
   mpi: undefined,
+  mpiOptions: [],
   ranks: undefined,
   tasksPerNode: undefined,
   endsOnBadExit: false,

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { addressBytes, ownAddresses, resolveNames } from '../../../src/os/addresses.ts';
+import { addressBytes, ownAddresses, ownInterface, resolveNames } from '../../../src/os/addresses.ts';
 
 describe('the bytes of an address', () => {
   test.each([
@@ -18,6 +18,13 @@ describe('the bytes of an address', () => {
 describe('the addresses of hosts', () => {
   test('of this one include the loopback address', () => {
     expect(ownAddresses()).toContain('127.0.0.1');
+  });
+
+  test('lead to the interface that has one of them, or that is named', () => {
+    expect(ownInterface(['10.99.99.0/24', 'fd99::/64', '127.0.0.0/8'])).toBe('lo');
+    expect(ownInterface(['lo'])).toBe('lo');
+    expect(ownInterface(['10.99.99.0/24', 'none0'])).toBe(undefined);
+    expect(ownInterface([])).toBe(undefined);
   });
 
   test('are found by name, each once, and a name without any is refused', async () => {

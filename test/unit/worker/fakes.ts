@@ -506,6 +506,7 @@ export const verbsOf = (
       workerKey: 'ab'.repeat(32),
     },
     mpi: { interfaces: ['ib0'], agentTimeoutMs: 1000 },
+    mpiInterface: () => 'ib0',
     agentPath: '/opt/agent',
     wallMs,
     families: () => [],
