@@ -1,6 +1,6 @@
 /**
  * Storage that stops answering under a command: a FUSE mount whose daemon is stopped. Of Gluster it has the type in the
- * mount table and the virtual directory in which a client shows its quorum; all else is real.
+ * mount table and the virtual directory in which a client shows its quorum and how it was started; all else is real.
  */
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -47,6 +47,8 @@ beforeEach(async () => {
   mkdirSync(host.path(`${BACKING}/lease`), { mode: 0o700 });
   host.write(`${TRANSLATOR}/type`, 'cluster/replicate\n');
   host.write(`${TRANSLATOR}/private`, 'child_count = 3\nquorum-type = auto\n');
+  const words = ['glusterfs', '--attribute-timeout=0', '--entry-timeout=0', '--direct-io-mode=enable'];
+  host.write(`${BACKING}/.meta/cmdline`, JSON.stringify({ Cmdlinestr: words.join(' ') }));
   const ini = configuration({ 'lease.directory': LOG });
   host.write(CONFIG_PATH, ini.replace('storage = local', 'storage = shared\nstorage_timeout = 1s'));
   await mountStorage();
