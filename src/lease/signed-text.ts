@@ -93,15 +93,14 @@ const requireSigningKey = (form: { readonly name: string }, key: KeyObject): voi
     `the key of a ${form.name} is Ed25519`,
   );
 
-const writeText = <Claims extends object>(
-  form: SignedForm<Claims>,
-  claims: Claims,
-  key: KeyObject,
-): string => {
-  const names = Object.keys(form.schema.entries) as (keyof Claims)[];
-  const json = Buffer.from(JSON.stringify(Object.fromEntries(names.map((name) => [name, claims[name]]))));
-  const signature = sign(null, signedBytes(form, json), key);
-  const text = `${form.prefix}${json.toString('base64url')}.${signature.toString('base64url')}`;
+/** `"name":value`, as JSON.stringify writes it inside an object. */
+const jsonOf = (name: string, value: unknown): string => `${JSON.stringify(name)}:${JSON.stringify(value)}`;
+
+const signatureOf = (form: { readonly domain: string }, json: Buffer, key: KeyObject): string =>
+  sign(null, signedBytes(form, json), key).toString('base64url');
+
+const joinText = <Claims>(form: SignedForm<Claims>, json: Buffer, signature: string): string => {
+  const text = `${form.prefix}${json.toString('base64url')}.${signature}`;
   if (text.length > form.charsMax) {
     throw new XceError(
       'too-large',
@@ -118,10 +117,16 @@ export const sealText = <Claims extends object>(
   key: KeyObject,
 ): string => {
   requireSigningKey(form, key);
-  return writeText(form, requireForm(form.schema, claims, form.name), key);
+  const checked = requireForm(form.schema, claims, form.name);
+  const names = Object.keys(form.schema.entries) as (keyof Claims & string)[];
+  const json = Buffer.from(`{${names.map((name) => jsonOf(name, checked[name])).join(',')}}`);
+  return joinText(form, json, signatureOf(form, json, key));
 };
 
-/** The same for texts that differ only in some claims: what they share is checked once, and may be long. */
+/**
+ * The same for texts that differ only in some claims. What they share is checked and written once, and may be long; of
+ * a text that was asked for its signature is kept.
+ */
 export const createSealer = <Shared extends object, Own extends object>(
   form: SignedForm<Shared & Own>,
   sharedSchema: v.GenericSchema<unknown, Shared>,
@@ -130,8 +135,24 @@ export const createSealer = <Shared extends object, Own extends object>(
   key: KeyObject,
 ): ((own: Own) => string) => {
   requireSigningKey(form, key);
-  const shared = requireForm(sharedSchema, claims, form.name);
-  return (own) => writeText(form, { ...shared, ...requireForm(ownSchema, own, form.name) }, key);
+  const written = new Map(
+    Object.entries(requireForm(sharedSchema, claims, form.name)).map(([name, value]) => [
+      name,
+      jsonOf(name, value),
+    ]),
+  );
+  const names = Object.keys(form.schema.entries);
+  const signatures = new Map<string, string>();
+  return (own) => {
+    const checked = requireForm(ownSchema, own, form.name);
+    const values = new Map<string, unknown>(Object.entries(checked));
+    const members = names.map((name) => written.get(name) ?? jsonOf(name, values.get(name)));
+    const json = Buffer.from(`{${members.join(',')}}`);
+    const which = JSON.stringify(checked);
+    const signature = signatures.get(which) ?? signatureOf(form, json, key);
+    signatures.set(which, signature);
+    return joinText(form, json, signature);
+  };
 };
 
 /** Buffer.from skips what is not base64url; only a text that comes back from the bytes is one. */

@@ -12,7 +12,7 @@ export type Tickets = {
   /** The lease as the commit saw it that the tickets rest on. */
   readonly lease: LeaseView;
   /**
-   * The ticket of a node that they were made for. Signed whenever it is asked for, always as the same text: each names
+   * The ticket of a node that they were made for. Written whenever it is asked for, always as the same text: each names
    * all nodes of the lease, and thousands of them are not kept.
    */
   readonly ticketOf: (node: NodeName) => string;
