@@ -16,6 +16,7 @@ import {
 import { asError, type Launch, type LaunchEvent } from '../launch/run.ts';
 import { foldNodes } from '../nodes/hostlist.ts';
 import type { LaunchPorts, LaunchResult } from '../operations/launch.ts';
+import { preferSmallHeap } from '../os/heap.ts';
 import { OUT_OF_MEMORY } from '../rpc/message.ts';
 import { writeErr, writeOut, writeTalk } from './print.ts';
 
@@ -108,6 +109,8 @@ const steer = (): Pick<LaunchPorts, 'cancelled' | 'onRunning'> => {
 };
 
 export const openLaunchSession = (options: SinkOptions): LaunchPorts => {
+  // A thousand nodes are a thousand connections.
+  preferSmallHeap();
   let isReading = false;
   return {
     makeSink: chooseSink(options),
