@@ -20,13 +20,13 @@ const TABLES = ((): Int32Array => {
 })();
 
 /** The CRC of a word of four bytes, the first lowest, with `behind` words of zeros behind it. */
-const crcOfWord = (word: number, behind: number): number => {
+const crcOfWord = (tables: Int32Array, word: number, behind: number): number => {
   const table = behind << 10;
   return (
-    (TABLES[table + 768 + (word & 0xff)] as number) ^
-    (TABLES[table + 512 + ((word >>> 8) & 0xff)] as number) ^
-    (TABLES[table + 256 + ((word >>> 16) & 0xff)] as number) ^
-    (TABLES[table + (word >>> 24)] as number)
+    (tables[table + 768 + (word & 0xff)] as number) ^
+    (tables[table + 512 + ((word >>> 8) & 0xff)] as number) ^
+    (tables[table + 256 + ((word >>> 16) & 0xff)] as number) ^
+    (tables[table + (word >>> 24)] as number)
   );
 };
 
@@ -37,16 +37,18 @@ const crcOfWord = (word: number, behind: number): number => {
 export const crcOfView = (view: DataView, start: number, end: number, crc = 0): number => {
   if (end - start >= NATIVE_BYTES_MIN)
     return crc32(new Uint8Array(view.buffer, view.byteOffset + start, end - start), crc);
+  // Once for all: a bundler makes a variable of what is constant at the top, which would be looked up for each byte.
+  const tables = TABLES;
   let rest = ~crc;
   let at = start;
   for (; at + 16 <= end; at += 16)
     rest =
-      crcOfWord(rest ^ view.getInt32(at, true), 3) ^
-      crcOfWord(view.getInt32(at + 4, true), 2) ^
-      crcOfWord(view.getInt32(at + 8, true), 1) ^
-      crcOfWord(view.getInt32(at + 12, true), 0);
-  for (; at + 4 <= end; at += 4) rest = crcOfWord(rest ^ view.getInt32(at, true), 0);
-  for (; at < end; at++) rest = (TABLES[(rest ^ view.getUint8(at)) & 0xff] as number) ^ (rest >>> 8);
+      crcOfWord(tables, rest ^ view.getInt32(at, true), 3) ^
+      crcOfWord(tables, view.getInt32(at + 4, true), 2) ^
+      crcOfWord(tables, view.getInt32(at + 8, true), 1) ^
+      crcOfWord(tables, view.getInt32(at + 12, true), 0);
+  for (; at + 4 <= end; at += 4) rest = crcOfWord(tables, rest ^ view.getInt32(at, true), 0);
+  for (; at < end; at++) rest = (tables[(rest ^ view.getUint8(at)) & 0xff] as number) ^ (rest >>> 8);
   return ~rest >>> 0;
 };
 

@@ -98,8 +98,10 @@ export type FramesRead = {
 };
 
 const CHUNK_BYTES = 256 << 10;
-const TYPES: readonly number[] = Object.values(TYPE);
-const isRecordType = (type: number): type is RecordType => TYPES.includes(type);
+/** Types are numbered without a gap. */
+const isRecordType = (type: number): type is RecordType => type >= TYPE.header && type <= TYPE.events;
+/** The type within the word that begins with the version. */
+const TYPE_BITS = 0xff << 16;
 
 /**
  * Whether a file does not begin with the first frame of a log but with a hole or a later frame. A superseded file that
@@ -252,16 +254,16 @@ class FrameWindow {
       const headerCheck = crcOfView(view, start, start + CHECKED_HEADER_BYTES);
       if (headerCheck !== view.getUint32(start + FIELD.check))
         return { reason: 'the checksum of a frame header is wrong', suspect: UNKNOWN };
-      const type = view.getUint8(start + FIELD.type);
+      const kind = view.getInt32(start + FIELD.version);
+      const type = (kind >> 16) & 0xff;
       const length = view.getUint32(start + FIELD.length);
-      const number = sequenceAt(view, start);
+      const sequence = this.#sequence;
       if (
-        view.getUint32(start + FIELD.magic) !== MAGIC ||
-        view.getUint8(start + FIELD.version) !== FORMAT_VERSION ||
+        view.getInt32(start + FIELD.magic) !== MAGIC ||
+        (kind & ~TYPE_BITS) !== FORMAT_VERSION << 24 ||
         !isRecordType(type) ||
-        view.getUint16(start + FIELD.zero) !== 0 ||
         length > PAYLOAD_BYTES_MAX ||
-        number !== this.#sequence ||
+        sequenceAt(view, start) !== sequence ||
         view.getUint32(start + FIELD.chain) !== this.#chain
       )
         throw this.#refuseHeader();
@@ -276,7 +278,7 @@ class FrameWindow {
           suspect: { frameBytes, checks: [check, found] },
         };
       frame.type = type;
-      frame.sequence = number;
+      frame.sequence = sequence;
       frame.offset = offset;
       frame.chain = check;
       frame.start = start + HEADER_BYTES;
@@ -284,7 +286,7 @@ class FrameWindow {
       visit(frame);
       this.#start = start + frameBytes;
       this.#offset = offset + frameBytes;
-      this.#sequence = number + 1;
+      this.#sequence = sequence + 1;
       this.#chain = check;
       if (isEnough()) return 'enough';
     }
