@@ -44,7 +44,8 @@ export const newerBytes = (what: string, version: number, known: number, kind: n
     { next: 'install on this host the version that wrote the log' },
   );
 
-const WORD_PLACES = 1 << 14;
+const WORD_PLACES_LOG2 = 14;
+const WORD_PLACES = 1 << WORD_PLACES_LOG2;
 /** Words differ at their ends (node names are numbered), so that the place follows from these bytes of them. */
 const WORD_END_BYTES = 4;
 
@@ -52,7 +53,8 @@ const placeOf = (view: DataView, start: number, end: number): number => {
   let hash = end - start;
   for (let at = Math.max(start, end - WORD_END_BYTES); at < end; at += 1)
     hash = Math.imul(hash, 0x01000193) ^ view.getUint8(at);
-  return (hash ^ (hash >>> 15)) & (WORD_PLACES - 1);
+  // Words that follow on each other must not be neighbours: these take each other's places.
+  return Math.imul(hash, 0x9e3779b1) >>> (32 - WORD_PLACES_LOG2);
 };
 
 const isAt = (word: DataView, view: DataView, start: number, end: number): boolean => {
@@ -65,10 +67,10 @@ const isAt = (word: DataView, view: DataView, start: number, end: number): boole
 };
 
 /**
- * Texts that occur again and again, kept once and found by their bytes. Each has one place, where the newest stays: a
- * log of ever new texts cannot make it grow.
+ * Texts that occur again and again, and what follows from such bytes, kept once and found by their bytes. Each has two
+ * places, where the newest two stay: a log of ever new texts cannot make it grow.
  */
-export class WordTable<Word extends string> {
+export class WordTable<Word> {
   readonly #bytes: (DataView | undefined)[] = new Array(WORD_PLACES);
   readonly #words: (Word | undefined)[] = new Array(WORD_PLACES);
 
@@ -76,11 +78,15 @@ export class WordTable<Word extends string> {
   find(view: DataView, start: number, end: number): Word | undefined {
     const place = placeOf(view, start, end);
     const known = this.#bytes[place];
-    return known !== undefined && isAt(known, view, start, end) ? this.#words[place] : undefined;
+    if (known !== undefined && isAt(known, view, start, end)) return this.#words[place];
+    const other = this.#bytes[place ^ 1];
+    return other !== undefined && isAt(other, view, start, end) ? this.#words[place ^ 1] : undefined;
   }
 
   keep(view: DataView, start: number, end: number, word: Word): Word {
     const place = placeOf(view, start, end);
+    this.#bytes[place ^ 1] = this.#bytes[place];
+    this.#words[place ^ 1] = this.#words[place];
     const from = view.byteOffset + start;
     this.#bytes[place] = new DataView(view.buffer.slice(from, from + end - start));
     this.#words[place] = word;
@@ -192,6 +198,24 @@ export class ByteReader {
     this.#offset = start;
   }
 
+  /** All that it was opened with. */
+  get bytes(): Uint8Array {
+    return this.#bytes;
+  }
+  get start(): number {
+    return this.#start;
+  }
+  get end(): number {
+    return this.#end;
+  }
+  get offset(): number {
+    return this.#offset;
+  }
+  /** Reads again from an offset at which it was. */
+  backTo(offset: number): void {
+    this.#offset = offset;
+  }
+
   corrupt(problem: string): XceError {
     return new XceError('log-corrupt', `a record of the lease log does not decode: ${problem}`, {
       at: `byte ${this.#offset - this.#start} of the record`,
@@ -234,10 +258,12 @@ export class ByteReader {
     return value;
   }
 
-  /** Goes behind so many bytes, whatever they are. */
-  pass(byteCount: number): void {
-    if (this.#offset + byteCount > this.#end) throw this.corrupt('bytes end too early');
-    this.#offset += byteCount;
+  /** Goes behind so many bytes, whatever they are, and gives the offset where they begin. */
+  pass(byteCount: number): number {
+    const start = this.#offset;
+    if (start + byteCount > this.#end) throw this.corrupt('bytes end too early');
+    this.#offset = start + byteCount;
+    return start;
   }
 
   /** Goes behind a text and gives the offset where it begins; it ends at #offset. */
@@ -289,21 +315,30 @@ export class ByteReader {
     return value;
   }
 
+  /** Goes behind a text that `text` would give. */
+  passChecked(bytesMax: number): void {
+    const start = this.passText(bytesMax);
+    if (!isAscii(this.#view, start, this.#offset)) this.#decodeText(start, this.#offset);
+  }
+
   hex(byteCount: number): string {
-    const start = this.#offset;
-    this.pass(byteCount);
+    const start = this.pass(byteCount);
     return this.#bytes.toString('hex', start, this.#offset);
   }
 
-  /** Hex that occurs in many records. */
-  hexWord(table: WordTable<string>, byteCount: number): string {
+  /** What occurs in many records: `pass` goes behind it, `read` reads it once. */
+  known<Value>(
+    table: WordTable<Value>,
+    pass: (from: ByteReader) => void,
+    read: (from: ByteReader) => Value,
+  ): Value {
     const start = this.#offset;
-    this.pass(byteCount);
+    pass(this);
     const end = this.#offset;
-    return (
-      table.find(this.#view, start, end) ??
-      table.keep(this.#view, start, end, this.#bytes.toString('hex', start, end))
-    );
+    const known = table.find(this.#view, start, end);
+    if (known !== undefined) return known;
+    this.#offset = start;
+    return table.keep(this.#view, start, end, read(this));
   }
 
   optional<Value>(read: (from: ByteReader) => Value): Value | null {
@@ -323,7 +358,8 @@ export class ByteReader {
     return this.#offset === this.#end;
   }
 
-  end(): void {
+  /** Nothing may follow. */
+  finish(): void {
     if (!this.isAtEnd) throw this.corrupt('bytes follow its end');
   }
 }

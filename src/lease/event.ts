@@ -196,18 +196,17 @@ export const writeTerm = (to: ByteWriter, term: Term): void => {
 
 /** Boot ids and paths: each occurs in many records. */
 const knownWords = new WordTable<string>();
-/** Keys of workers: each is in every lease of its node. */
-const knownKeys = new WordTable<string>();
+/** Workers by key and boot: each is in every lease of its node. */
+const knownBindings = new WordTable<Binding>();
 const anyWord = (text: string): string => text;
-const readBootId = (from: ByteReader): string => from.word(knownWords, LIMITS.bootIdBytesMax, anyWord);
+export const readBootId = (from: ByteReader): string => from.word(knownWords, LIMITS.bootIdBytesMax, anyWord);
+
+export const readTtlMs = (from: ByteReader): number => from.whole(LIMITS.ttlMsMax, LIMITS.ttlMsMin);
+export const readClockMs = (from: ByteReader): number => from.whole(SAFE);
 
 export const readTerm = (from: ByteReader): Term => ({
-  ttlMs: from.whole(LIMITS.ttlMsMax, LIMITS.ttlMsMin),
-  issued: {
-    wallMs: from.whole(SAFE),
-    monotonicMs: from.whole(SAFE),
-    bootId: readBootId(from),
-  },
+  ttlMs: readTtlMs(from),
+  issued: { wallMs: readClockMs(from), monotonicMs: readClockMs(from), bootId: readBootId(from) },
 });
 
 export const readLeaseNumber = (from: ByteReader): LeaseNumber => from.whole(SAFE, 1) as LeaseNumber;
@@ -268,10 +267,16 @@ export const writeBinding = (to: ByteWriter, binding: Binding): void => {
   to.hex(binding.workerKey, LIMITS.workerKeyBytes).text(binding.bootId);
 };
 
-export const readBinding = (from: ByteReader): Binding => ({
-  workerKey: from.hexWord(knownKeys, LIMITS.workerKeyBytes),
+const readNewBinding = (from: ByteReader): Binding => ({
+  workerKey: from.hex(LIMITS.workerKeyBytes),
   bootId: readBootId(from),
 });
+const passBinding = (from: ByteReader): void => {
+  from.pass(LIMITS.workerKeyBytes);
+  from.passText(LIMITS.bootIdBytesMax);
+};
+export const readBinding = (from: ByteReader): Binding =>
+  from.known(knownBindings, passBinding, readNewBinding);
 
 export const writeQuarantine = (to: ByteWriter, quarantine: Quarantine): void => {
   to.byte(QUARANTINE_CODES.indexOf(quarantine.code))
@@ -423,7 +428,7 @@ const readEvent = (kind: EventKind, from: ByteReader): LeaseEvent => {
         changed: from.whole(SAFE),
       };
     case 'free':
-      return { kind, lease, wallMs: from.whole(SAFE) };
+      return { kind, lease, wallMs: readClockMs(from) };
     case 'quarantine':
       return { kind, lease, quarantine: readQuarantine(from) };
     case 'reclaim':
@@ -440,7 +445,8 @@ const readEvent = (kind: EventKind, from: ByteReader): LeaseEvent => {
  */
 const reader = new ByteReader(new Uint8Array(0), 0, 0);
 
-const readKind = (from: ByteReader): EventKind => {
+/** The kind of the event that begins there. Throws 'log-version' for one that a newer version knows. */
+export const readKind = (from: ByteReader): EventKind => {
   const version = from.byte();
   if (version === 0) throw from.corrupt('its version is 0');
   const byte = from.byte();
@@ -468,6 +474,6 @@ export const decodeEvent = (bytes: Uint8Array, start = 0, end = bytes.length): L
   reader.open(bytes, start, end);
   const kind = readKind(reader);
   const event = readEvent(kind, reader);
-  reader.end();
+  reader.finish();
   return event;
 };

@@ -15,7 +15,7 @@ import { decodeEvent, type LeaseEvent, peekEvent } from './event.ts';
 import { leaseMachine } from './machine.ts';
 import type { LeaseRef } from './reference.ts';
 import { firstLeaseOf, kindOfRecord, RECORD, restoreRecord } from './snapshot.ts';
-import { applyEvent, applyForeign, emptyState, type JobState, type LeaseState } from './state.ts';
+import { applyForeign, emptyState, type JobState, type LeaseState, replayEvent } from './state.ts';
 
 /** Only the whole state can answer. It is thrown into a decision, before anything is written. */
 export class WholeStateNeeded extends Error {
@@ -113,12 +113,13 @@ export const jobView = (ref: LeaseRef): View<JobView, LeaseEvent> => {
         return;
       }
       if (view.own.leases.has(lease)) {
-        applyEvent(view.own, decodeEvent(bytes, start, end));
+        replayEvent(view.own, bytes, start, end);
         return;
       }
       if (kind !== 'allocate' && kind !== 'renew') return;
       const event = decodeEvent(bytes, start, end);
-      if (event.kind === 'allocate' && isWanted(event.job, event.lease)) applyEvent(view.own, event);
+      if (event.kind === 'allocate' && isWanted(event.job, event.lease))
+        replayEvent(view.own, bytes, start, end);
       else if (event.kind === 'allocate' || event.kind === 'renew') applyForeign(view.own, event);
     },
     withMachine: (use) => use(leaseMachine),

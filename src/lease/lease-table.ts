@@ -1,7 +1,7 @@
 /**
  * The leases that hold a uid, found by number, by uid and by job. There may be 100,000, and a replay changes one with
  * every record: so they are not objects, which a collector of garbage would have to follow, but rows of columns. The
- * row of a lease that has ended is used again, with its list of nodes.
+ * row of a lease that has ended is used again.
  */
 
 import { assert } from '../base/errors.ts';
@@ -12,12 +12,13 @@ import {
   type FinishedScope,
   LEASE_STATUSES,
   type Lease,
+  type LeaseFacts,
   type LeaseStatus,
   NO_MOUNTS,
   NONE_FINISHED,
   type RecordedMount,
 } from './lease.ts';
-import { LeaseNodes } from './nodes.ts';
+import { LeaseNodes, NodeTable } from './nodes.ts';
 import type { Term } from './term.ts';
 
 /** The columns of numbers, and what holds each of them. */
@@ -35,7 +36,7 @@ const NUMBERS = {
   submitterGid: Uint32Array,
   /** Index in LEASE_STATUSES. */
   status: Uint8Array,
-  /** The row of the lease of the same job that came before, or NONE. */
+  /** The row of the lease that came before whose job has the same key, or NONE. */
   earlier: Int32Array,
 } as const;
 
@@ -63,6 +64,12 @@ class LeaseColumns extends NumberFields {
   readonly mounts: (readonly RecordedMount[])[] = [];
   readonly finished: (readonly FinishedScope[])[] = [];
   readonly quarantine: (Quarantine | null)[] = [];
+  readonly #nodeTable: NodeTable;
+
+  constructor(rows: number) {
+    super(rows);
+    this.#nodeTable = new NodeTable(rows);
+  }
 
   get rows(): number {
     return this.number.length;
@@ -78,11 +85,13 @@ class LeaseColumns extends NumberFields {
     }
   }
 
-  set(at: number, lease: Lease): void {
+  /** All but the nodes: the row is to have none. */
+  set(at: number, lease: LeaseFacts): void {
     this.number[at] = lease.number;
     this.schedulerStartS[at] = lease.schedulerStartS ?? Number.NaN;
     this.epoch[at] = lease.epoch;
-    this.setTerm(at, lease.term);
+    const { ttlMs, issued } = lease.term;
+    this.setTerm(at, ttlMs, issued.wallMs, issued.monotonicMs, issued.bootId);
     this.uid[at] = lease.uid;
     this.attempt[at] = lease.attempt;
     this.submitterUid[at] = lease.submitter.uid;
@@ -92,19 +101,17 @@ class LeaseColumns extends NumberFields {
     this.job[at] = lease.job;
     this.roots[at] = lease.roots;
     this.workspace[at] = lease.workspace;
-    const nodes = this.nodes[at];
-    if (nodes === undefined) this.nodes[at] = lease.nodes.clone();
-    else nodes.become(lease.nodes);
+    this.nodes[at] ??= new LeaseNodes(this.#nodeTable);
     this.mounts[at] = lease.mounts;
     this.finished[at] = lease.finished;
     this.quarantine[at] = lease.quarantine;
   }
 
-  setTerm(at: number, { ttlMs, issued }: Term): void {
+  setTerm(at: number, ttlMs: number, wallMs: number, monotonicMs: number, bootId: string): void {
     this.ttlMs[at] = ttlMs;
-    this.issuedWallMs[at] = issued.wallMs;
-    this.issuedMonotonicMs[at] = issued.monotonicMs;
-    this.bootId[at] = issued.bootId;
+    this.issuedWallMs[at] = wallMs;
+    this.issuedMonotonicMs[at] = monotonicMs;
+    this.bootId[at] = bootId;
   }
 }
 
@@ -123,7 +130,9 @@ export class LeaseRow {
   static alone(lease: Lease): LeaseRow {
     const columns = new LeaseColumns(1);
     columns.set(0, lease);
-    return new LeaseRow(columns, 0);
+    const row = new LeaseRow(columns, 0);
+    row.nodes.become(lease.nodes);
+    return row;
   }
 
   get number(): LeaseNumber {
@@ -165,6 +174,13 @@ export class LeaseRow {
   set status(status: LeaseStatus) {
     this.#columns.status[this.at] = LEASE_STATUSES.indexOf(status);
   }
+  /** The status as its place in LEASE_STATUSES. */
+  get statusIndex(): number {
+    return this.#columns.status[this.at] as number;
+  }
+  set statusIndex(index: number) {
+    this.#columns.status[this.at] = index;
+  }
   get epoch(): Epoch {
     return this.#columns.epoch[this.at] as Epoch;
   }
@@ -181,8 +197,8 @@ export class LeaseRow {
       },
     };
   }
-  set term(term: Term) {
-    this.#columns.setTerm(this.at, term);
+  setTerm(ttlMs: number, wallMs: number, monotonicMs: number, bootId: string): void {
+    this.#columns.setTerm(this.at, ttlMs, wallMs, monotonicMs, bootId);
   }
   get mounts(): readonly RecordedMount[] {
     return this.#columns.mounts[this.at] as readonly RecordedMount[];
@@ -228,8 +244,14 @@ export class LeaseRow {
 const ROWS_MIN = 16;
 const NO_ROWS: readonly LeaseRow[] = [];
 const NO_ROOTS: readonly LeaseRoot[] = [];
-/** A spare row keeps the memory of this many. */
-const NODES_KEPT = 16;
+
+/** FNV-1a of a job id, as a number above 0: other jobs may have the same, if few. */
+const jobKeyOf = (job: JobId): number => {
+  let hash = 0x811c9dc5;
+  for (let index = 0; index < job.length; index += 1)
+    hash = Math.imul(hash ^ job.charCodeAt(index), 0x01000193);
+  return hash >>> 0 || 1;
+};
 
 export class LeaseTable {
   readonly #columns = new LeaseColumns(ROWS_MIN);
@@ -238,8 +260,8 @@ export class LeaseTable {
   readonly #spare: number[] = [];
   readonly #ofNumber = new IdMap<LeaseNumber>();
   readonly #ofUid = new IdMap<Uid>();
-  /** The row that was added last. */
-  readonly #ofJob = new Map<JobId, number>();
+  /** The row that was added last of those whose jobs have that key; the others are found by way of `earlier`. */
+  readonly #ofJob = new IdMap<number>();
 
   get size(): number {
     return this.#ofNumber.size;
@@ -269,12 +291,21 @@ export class LeaseTable {
 
   /** The leases of a job, oldest first. */
   rowsOfJob(job: JobId): readonly LeaseRow[] {
-    const newest = this.#ofJob.get(job);
+    const newest = this.#ofJob.get(jobKeyOf(job));
     if (newest === undefined) return NO_ROWS;
+    const columns = this.#columns;
     const rows: LeaseRow[] = [];
-    for (let at = newest; at !== NONE; at = this.#columns.earlier[at] ?? NONE)
-      rows.push(new LeaseRow(this.#columns, at));
+    for (let at = newest; at !== NONE; at = columns.earlier[at] ?? NONE)
+      if (columns.job[at] === job) rows.push(new LeaseRow(columns, at));
     return rows.reverse();
+  }
+
+  /** The lease of that attempt, as long as it holds a uid. */
+  rowOfAttempt(job: JobId, attempt: Attempt): LeaseRow | undefined {
+    const columns = this.#columns;
+    for (let at = this.#ofJob.get(jobKeyOf(job)) ?? NONE; at !== NONE; at = columns.earlier[at] as number)
+      if (columns.attempt[at] === attempt && columns.job[at] === job) return new LeaseRow(columns, at);
+    return undefined;
   }
 
   /** All, ascending by number. */
@@ -299,14 +330,16 @@ export class LeaseTable {
     for (const row of this.rows()) yield row.read();
   }
 
-  /** Neither its number nor its uid may be there already. */
-  add(lease: Lease): void {
+  /** Neither its number nor its uid may be there already. The row is returned to get the nodes; it has none yet. */
+  add(lease: LeaseFacts): LeaseRow {
     const at = this.#takeRow();
     this.#columns.set(at, lease);
     this.#ofNumber.set(lease.number, at);
     this.#ofUid.set(lease.uid, at);
-    this.#columns.earlier[at] = this.#ofJob.get(lease.job) ?? NONE;
-    this.#ofJob.set(lease.job, at);
+    const key = jobKeyOf(lease.job);
+    this.#columns.earlier[at] = this.#ofJob.get(key) ?? NONE;
+    this.#ofJob.set(key, at);
+    return new LeaseRow(this.#columns, at);
   }
 
   #takeRow(): number {
@@ -323,11 +356,11 @@ export class LeaseTable {
     this.#ofUid.delete(row.uid);
     this.#removeOfJob(row);
     const { at } = row;
-    // Only what would keep much: numbers are written over, and so are a few nodes.
-    const { roots, workspace, nodes, mounts, finished, quarantine } = this.#columns;
+    // Only what would keep much: numbers are written over.
+    const { roots, workspace, mounts, finished, quarantine } = this.#columns;
     roots[at] = NO_ROOTS;
     workspace[at] = null;
-    if (row.nodes.size > NODES_KEPT) nodes[at] = LeaseNodes.untouched([]);
+    row.nodes.clear();
     mounts[at] = NO_MOUNTS;
     finished[at] = NONE_FINISHED;
     quarantine[at] = null;
@@ -337,11 +370,12 @@ export class LeaseTable {
   #removeOfJob({ job, at }: LeaseRow): void {
     const { earlier } = this.#columns;
     const before = earlier[at] ?? NONE;
-    let later = this.#ofJob.get(job);
+    const key = jobKeyOf(job);
+    let later = this.#ofJob.get(key);
     assert(later !== undefined, 'a lease is one of its job');
     if (later === at) {
-      if (before === NONE) this.#ofJob.delete(job);
-      else this.#ofJob.set(job, before);
+      if (before === NONE) this.#ofJob.delete(key);
+      else this.#ofJob.set(key, before);
       return;
     }
     while (earlier[later] !== at) {

@@ -39,8 +39,11 @@ export type Lease = {
 export const NO_MOUNTS: readonly RecordedMount[] = [];
 export const NONE_FINISHED: readonly FinishedScope[] = [];
 
-/** The lease as it is right after it was granted. */
-export const newLease = (event: EventOf<'allocate'>): Lease => ({
+/** A lease without its nodes. */
+export type LeaseFacts = Omit<Lease, 'nodes' | 'isLive'>;
+
+/** The lease as it is right after it was granted, but for its nodes. */
+export const grantedFacts = (event: EventOf<'allocate'>): LeaseFacts => ({
   number: event.lease,
   uid: event.uid,
   job: event.job,
@@ -52,20 +55,28 @@ export const newLease = (event: EventOf<'allocate'>): Lease => ({
   status: 'active',
   epoch: event.epoch,
   term: event.term,
-  nodes: LeaseNodes.untouched(event.nodes),
   mounts: NO_MOUNTS,
   finished: NONE_FINISHED,
   quarantine: null,
 });
 
+const NO_SCOPES: readonly string[] = [];
+
+/** The same with its nodes, of which nothing is known yet. */
+export const newLease = (event: EventOf<'allocate'>): Lease => ({
+  ...grantedFacts(event),
+  nodes: LeaseNodes.untouched(event.nodes),
+});
+
 /** Paths that a verify pass must cover before the uid may be free. */
 export const scopesOf = ({ roots, workspace }: Pick<Lease, 'roots' | 'workspace'>): readonly string[] => {
+  if (roots.length === 0 && workspace === null) return NO_SCOPES;
   const paths = roots.map((root) => root.path);
   return workspace === null ? paths : [workspace.path, ...paths];
 };
 
-export const isUncertified = (node: LeaseNode): boolean => node.certificate === null;
-export const isUnaccounted = (node: LeaseNode): boolean => node.certificate === null && node.reclaim === null;
+const isUncertified = (node: LeaseNode): boolean => node.certificate === null;
+const isUnaccounted = (node: LeaseNode): boolean => node.certificate === null && node.reclaim === null;
 
 /** Nodes without a certificate, in the order of the lease. */
 export const uncertifiedNodes = (lease: Pick<Lease, 'nodes'>): readonly NodeName[] =>

@@ -2,7 +2,7 @@ import { XceError } from '../base/errors.ts';
 import type { Machine } from '../wal/machine.ts';
 import { decodeEvent, encodeEvent, type LeaseEvent } from './event.ts';
 import { restoreRecord, snapshotState } from './snapshot.ts';
-import { applyEvent, emptyState, type LeaseState } from './state.ts';
+import { emptyState, type LeaseState, replayEvent } from './state.ts';
 
 /** A log with one record that cannot be read back is lost, so the decoder has its say before the disk. */
 const encode = (event: LeaseEvent): Uint8Array => {
@@ -18,7 +18,7 @@ const encode = (event: LeaseEvent): Uint8Array => {
 /** What the lease log means. */
 export const leaseMachine: Machine<LeaseState, LeaseEvent> = {
   empty: emptyState,
-  apply: applyEvent,
+  replay: replayEvent,
   encode,
   decode: decodeEvent,
   snapshot: snapshotState,

@@ -39,12 +39,13 @@ import {
   type FinishedScope,
   LEASE_STATUSES,
   type Lease,
+  type LeaseFacts,
   type LeaseStatus,
   NO_MOUNTS,
   NONE_FINISHED,
   type RecordedMount,
 } from './lease.ts';
-import { type LeaseNode, LeaseNodes, UNTOUCHED_NODE } from './nodes.ts';
+import { type LeaseNode, UNTOUCHED_NODE } from './nodes.ts';
 import { type LeaseState, restoreLease } from './state.ts';
 
 const SNAPSHOT_VERSION = 1;
@@ -96,7 +97,7 @@ const readEnded = (from: ByteReader): EndedAttempt => ({
   endedWallMs: from.whole(SAFE),
 });
 
-const writeLease = (to: ByteWriter, lease: Omit<Lease, 'isLive' | 'nodes'>): void => {
+const writeLease = (to: ByteWriter, lease: LeaseFacts): void => {
   to.whole(lease.number).whole(lease.uid).text(lease.job).whole(lease.attempt);
   to.optional(lease.schedulerStartS, (start) => to.whole(start));
   writeSubmitter(to, lease.submitter);
@@ -140,7 +141,7 @@ const readStatus = (from: ByteReader): LeaseStatus => {
 };
 
 /** Its nodes come in records of their own. */
-const readLease = (from: ByteReader): Lease => ({
+const readLease = (from: ByteReader): LeaseFacts => ({
   number: readLeaseNumber(from),
   uid: readUid(from),
   job: readJob(from),
@@ -152,7 +153,6 @@ const readLease = (from: ByteReader): Lease => ({
   status: readStatus(from),
   epoch: readEpoch(from),
   term: readTerm(from),
-  nodes: LeaseNodes.untouched([]),
   mounts: readMounts(from),
   finished: readFinished(from),
   quarantine: from.optional(readQuarantine),
@@ -310,7 +310,7 @@ export type SnapshotEntry =
   | { readonly part: 'used'; readonly first: Uid; readonly last: Uid }
   | { readonly part: 'freed'; readonly uid: Uid }
   | ({ readonly part: 'ended' } & EndedAttempt)
-  | ({ readonly part: 'lease' } & Omit<Lease, 'nodes'>)
+  | ({ readonly part: 'lease' } & LeaseFacts)
   | {
       readonly part: 'nodes';
       readonly lease: LeaseNumber;
@@ -333,10 +333,8 @@ const describeEntry = (kind: number, from: ByteReader): SnapshotEntry => {
       return { part: 'freed', uid: readUid(from) };
     case RECORD.ended:
       return { part: 'ended', ...readEnded(from) };
-    case RECORD.leases: {
-      const { nodes: _, ...lease } = readLease(from);
-      return { part: 'lease', ...lease };
-    }
+    case RECORD.leases:
+      return { part: 'lease', ...readLease(from) };
     case RECORD.nodes: {
       const lease = readLeaseNumber(from);
       const nodes = from.list(NODES_PER_ENTRY, () => {

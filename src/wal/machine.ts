@@ -5,9 +5,9 @@
 export type Machine<State, Event> = {
   /** The state before the first event. */
   empty(): State;
-  /** Applies one event to a state that the caller owns, in place. Throws XceError 'log-corrupt' for an event
-   * that the state does not allow: what was acknowledged once must apply again. */
-  apply(state: State, event: Event): void;
+  /** Applies the event in bytes[start, end) to a state that the caller owns, in place. Throws as `decode` does, and
+   * XceError 'log-corrupt' for an event that the state does not allow: what was acknowledged once must apply again. */
+  replay(state: State, bytes: Uint8Array, start?: number, end?: number): void;
   encode(event: Event): Uint8Array;
   /** Throws XceError 'log-corrupt' where bytes[start, end) are not exactly one event. Must not keep a view of them;
    * without start and end it is all of them. */
@@ -26,7 +26,6 @@ export type SelectRecord = (start: number, end: number) => boolean;
  */
 export type View<State, Event> = {
   empty(): State;
-  /** Decodes and applies one event; otherwise as `decode` and `apply`. */
   replay(state: State, bytes: Uint8Array, start?: number, end?: number): void;
   restore(state: State, record: Uint8Array): void;
   /**
@@ -41,7 +40,7 @@ export type View<State, Event> = {
 /** The view that leaves nothing out. */
 export const viewOf = <State, Event>(machine: Machine<State, Event>): View<State, Event> => ({
   empty: () => machine.empty(),
-  replay: (state, bytes, start, end) => machine.apply(state, machine.decode(bytes, start, end)),
+  replay: (state, bytes, start, end) => machine.replay(state, bytes, start, end),
   restore: (state, record) => machine.restore(state, record),
   withMachine: (use) => use(machine),
 });

@@ -13,19 +13,21 @@ export type Grants = Map<number, { by: string; isWhole: boolean }>;
 export type GrantEvent = { readonly uid: number; readonly by: string; readonly part: 1 | 2 };
 
 const encode = (value: unknown): Buffer => Buffer.from(JSON.stringify(value));
+// In place: the bytes are those of a whole window of the log, and a copy for each event takes far longer.
+const decode = (bytes: Uint8Array, start?: number, end?: number): GrantEvent =>
+  JSON.parse(Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('utf8', start, end));
 
 export const grantMachine: Machine<Grants, GrantEvent> = {
   empty: () => new Map(),
-  apply: (state, { uid, by, part }) => {
+  replay: (state, bytes, start, end) => {
+    const { uid, by, part } = decode(bytes, start, end);
     const grant = state.get(uid);
     if (part === 1 && grant === undefined) state.set(uid, { by, isWhole: false });
     else if (part === 2 && grant?.by === by) grant.isWhole = true;
     else throw new XceError('log-corrupt', `an event of ${by} does not apply`);
   },
   encode,
-  // In place: the bytes are those of a whole window of the log, and a copy for each event takes far longer.
-  decode: (bytes, start, end) =>
-    JSON.parse(Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('utf8', start, end)),
+  decode,
   *snapshot(state) {
     for (const entry of state) yield encode(entry);
   },

@@ -11,8 +11,8 @@ const committed = readFileSync(new URL('./leases.wal.3', import.meta.url));
 /** Keeps what it is given, in order. */
 const listMachine: Machine<string[], string> = {
   empty: () => [],
-  apply: (state, event) => {
-    state.push(event);
+  replay: (state, bytes, start, end) => {
+    state.push(Buffer.from(bytes).toString('latin1', start, end));
   },
   encode: (event) => Buffer.from(event, 'latin1'),
   decode: (bytes, start, end) => Buffer.from(bytes).toString('latin1', start, end),

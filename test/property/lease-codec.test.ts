@@ -11,8 +11,10 @@ import {
   type LeaseEvent,
   QUARANTINE_CODES,
 } from '../../src/lease/event.ts';
+import { LEASE_STATUSES, type LeaseStatus } from '../../src/lease/lease.ts';
 import { leaseMachine } from '../../src/lease/machine.ts';
 import type { Term } from '../../src/lease/term.ts';
+import { nodes, request, Scene } from '../unit/lease/scene.ts';
 
 const SEED = 20_260_730;
 const whole = (min = 0, max = Number.MAX_SAFE_INTEGER) => fc.integer({ min, max });
@@ -112,6 +114,18 @@ const refusesOnly = (act: () => unknown): unknown => {
   }
 };
 
+const problemOf = (
+  act: () => unknown,
+): { code: string; message: string; at: string | undefined } | undefined => {
+  try {
+    act();
+    return undefined;
+  } catch (error) {
+    if (!(error instanceof XceError)) throw error;
+    return { code: error.code, message: error.message, at: error.facts.at };
+  }
+};
+
 describe('the codec of events', () => {
   test('what is encoded is decoded as it was', () => {
     fc.assert(
@@ -138,6 +152,34 @@ describe('the codec of events', () => {
       { seed: SEED, numRuns: 1200 },
     );
   }, 30_000);
+
+  test('what does not decode is refused by a replay in the same words, whatever the state', () => {
+    const mutation = fc.array(fc.tuple(fc.nat(), fc.integer({ min: 0, max: 255 })), { maxLength: 2 });
+    const statuses = fc.constantFrom<LeaseStatus>(...LEASE_STATUSES);
+    const seen = { decoded: 0, applied: 0 };
+    fc.assert(
+      fc.property(event, mutation, statuses, fc.boolean(), (value, changes, status, isOurs) => {
+        const scene = new Scene();
+        const row = scene.allocate(request({ nodes: nodes('n1') }));
+        row.status = status;
+        // Half of the events are about the lease that is there, and its node.
+        const about = 'node' in value ? { lease: row.number, node: 'n1' } : { lease: row.number };
+        const bytes = Buffer.from(encodeEvent(isOurs ? ({ ...value, ...about } as LeaseEvent) : value));
+        for (const [place, byte] of changes) bytes[place % bytes.length] = byte;
+        const wrong = problemOf(() => decodeEvent(bytes));
+        const found = problemOf(() => leaseMachine.replay(scene.state, bytes));
+        if (wrong !== undefined) expect(found).toEqual(wrong);
+        else {
+          seen.decoded += 1;
+          if (found === undefined) seen.applied += 1;
+          else expect(found.message).toContain('does not add up');
+        }
+      }),
+      { seed: SEED, numRuns: 1500 },
+    );
+    expect(seen.decoded).toBeGreaterThan(100);
+    expect(seen.applied).toBeGreaterThan(20);
+  }, 60_000);
 
   test('any bytes decode or are refused, as an event and as a snapshot record', () => {
     const bytes = fc.oneof(

@@ -183,7 +183,7 @@ class World {
       this.#keepBook(event);
       const bytes = leaseMachine.encode(event);
       this.log.push(bytes);
-      leaseMachine.apply(this.state, leaseMachine.decode(bytes));
+      leaseMachine.replay(this.state, bytes);
     }
     return fate === 'acknowledged' ? verdict.value.result : undefined;
   }
@@ -262,7 +262,7 @@ const pick = <Value>(values: readonly Value[], index: number): Value | undefined
 
 const replay = (log: readonly Uint8Array[]): LeaseState => {
   const state = emptyState();
-  for (const bytes of log) leaseMachine.apply(state, leaseMachine.decode(bytes));
+  for (const bytes of log) leaseMachine.replay(state, bytes);
   return state;
 };
 

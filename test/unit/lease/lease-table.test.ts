@@ -5,6 +5,7 @@ import { LeaseTable } from '../../../src/lease/lease-table.ts';
 import { UNTOUCHED_NODE } from '../../../src/lease/nodes.ts';
 import { at, attempt, epoch, job, leaseNumber, node, request, uid } from './scene.ts';
 
+const reclaim = { by: 'root', reason: 'power supply', wallMs: 9 };
 const term = { ttlMs: 60_000, issued: { wallMs: 7, monotonicMs: 8, bootId: at(0).bootId } };
 
 const lease = (number: number, id = `j${number}`, names = ['n1']): Lease =>
@@ -17,9 +18,11 @@ const lease = (number: number, id = `j${number}`, names = ['n1']): Lease =>
     epoch: epoch(1),
   });
 
+const addTo = (table: LeaseTable, one: Lease): void => table.add(one).nodes.become(one.nodes);
+
 const tableOf = (...leases: readonly Lease[]): LeaseTable => {
   const table = new LeaseTable();
-  for (const one of leases) table.add(one);
+  for (const one of leases) addTo(table, one);
   return table;
 };
 
@@ -67,7 +70,7 @@ describe('a table of leases', () => {
       undefined,
       [],
     ]);
-    table.add(lease(3));
+    addTo(table, lease(3));
     expect([...table.values()]).toEqual([lease(2), lease(3)]);
   });
 
@@ -99,7 +102,7 @@ describe('a table of leases', () => {
     const row = table.row(leaseNumber(1));
     if (row === undefined) throw new Error('it was added');
     row.status = 'draining';
-    row.term = { ...term, ttlMs: 1 };
+    row.setTerm(1, term.issued.wallMs, term.issued.monotonicMs, term.issued.bootId);
     row.nodes.set(node('helper'), UNTOUCHED_NODE.helper);
     expect(before).toEqual(lease(1));
     expect(table.get(leaseNumber(1))).toMatchObject({ status: 'draining', term: { ttlMs: 1 } });
@@ -113,16 +116,28 @@ describe('a table of leases', () => {
     expect(table.get(leaseNumber(1))?.nodes.names).toEqual(['n1', 'n2']);
   });
 
-  test.each([
-    ['keeps the memory of a lease of few nodes', 3, 3],
-    ['gives up the memory of a lease of many nodes', 40, 0],
-  ])('%s for the next one in its row', (_, count, kept) => {
-    const names = Array.from({ length: count }, (_one, index) => `n${index}`);
-    const table = tableOf(lease(1, 'j', names));
-    const row = table.row(leaseNumber(1));
+  test('tells the leases of two jobs apart whose ids have the same FNV-1a', () => {
+    const [one, other] = ['costarring', 'liquid'];
+    const table = tableOf(lease(1, one), lease(2, other), lease(3, one));
+    expect(numbersOf(table.ofJob(job(one)))).toEqual([1, 3]);
+    expect(numbersOf(table.ofJob(job(other)))).toEqual([2]);
+    expect(table.rowOfAttempt(job(one), attempt(2))).toBeUndefined();
+    expect(table.rowOfAttempt(job(other), attempt(2))?.number).toBe(2);
+    end(table, 3);
+    end(table, 2);
+    expect(numbersOf(table.ofJob(job(one)))).toEqual([1]);
+    expect(table.ofJob(job(other))).toEqual([]);
+  });
+
+  test('has nothing of the nodes of a lease that has ended', () => {
+    const names = Array.from({ length: 40 }, (_one, index) => `n${index}`);
+    const one = lease(1, 'j', names);
+    one.nodes.set(node('n1'), { ...UNTOUCHED_NODE.job, nonce: '5a'.repeat(16), reclaim });
+    const table = tableOf(one, lease(2));
+    expect(table.get(leaseNumber(1))?.nodes).toEqual(one.nodes);
     end(table, 1);
-    expect(row?.nodes.size).toBe(kept);
-    table.add(lease(2, 'k', ['n1', 'other']));
-    expect(table.get(leaseNumber(2))?.nodes).toEqual(lease(2, 'k', ['n1', 'other']).nodes);
+    const next = lease(3, 'k', [...names].reverse());
+    addTo(table, next);
+    expect([...table.values()]).toEqual([lease(2), next]);
   });
 });

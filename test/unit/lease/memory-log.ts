@@ -30,8 +30,7 @@ export class MemoryLog implements LeaseLog<LeaseState, LeaseEvent> {
 
   #replay(): LeaseState {
     const state = leaseMachine.empty();
-    for (const record of this.records)
-      for (const bytes of record) leaseMachine.apply(state, leaseMachine.decode(bytes));
+    for (const record of this.records) for (const bytes of record) leaseMachine.replay(state, bytes);
     return state;
   }
 

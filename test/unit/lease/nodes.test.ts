@@ -3,22 +3,28 @@ import { LeaseNodes, UNTOUCHED_NODE } from '../../../src/lease/nodes.ts';
 import { node } from './scene.ts';
 
 const names = (count: number) => Array.from({ length: count }, (_, index) => node(`n${index + 1}`));
-const certified = { ...UNTOUCHED_NODE.job, certificate: 'd4'.repeat(32) };
-const isCertified = ({ certificate }: { readonly certificate: string | null }): boolean =>
-  certificate !== null;
+const certified = { ...UNTOUCHED_NODE.job, nonce: '5a'.repeat(16), certificate: 'd4'.repeat(32) };
+const reclaim = { by: 'root', reason: 'power supply', wallMs: 1 };
 
 describe.each([1, 3, 15, 16, 40])('%i nodes of a lease', (count) => {
   test('are found by name, and keep their order when their facts change', () => {
     const nodes = LeaseNodes.untouched(names(count));
     const last = node(`n${count}`);
-    expect(nodes.find(isCertified)).toBeUndefined();
     nodes.set(last, certified);
-    expect(nodes.get(last)).toBe(certified);
-    expect(nodes.find(isCertified)).toBe(last);
+    expect(nodes.get(last)).toEqual(certified);
     expect(nodes.names).toEqual(names(count));
-    expect([...nodes].map(([name, facts]) => [name, isCertified(facts)])).toEqual(
-      names(count).map((name) => [name, name === last]),
+    expect([...nodes]).toEqual(
+      names(count).map((name) => [name, name === last ? certified : UNTOUCHED_NODE.job]),
     );
+  });
+
+  test('say which is the first that has not certified, and that has not been reclaimed either', () => {
+    const nodes = LeaseNodes.untouched(names(count));
+    expect([nodes.firstUncertified, nodes.firstUnaccounted]).toEqual(['n1', 'n1']);
+    for (const name of names(count)) nodes.set(name, { ...UNTOUCHED_NODE.job, reclaim });
+    expect([nodes.firstUncertified, nodes.firstUnaccounted]).toEqual(['n1', undefined]);
+    for (const name of names(count)) nodes.set(name, certified);
+    expect([nodes.firstUncertified, nodes.firstUnaccounted]).toEqual([undefined, undefined]);
   });
 
   test('get others behind them, as many as come', () => {

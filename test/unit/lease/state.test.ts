@@ -3,14 +3,22 @@ import type { EventOf, LeaseEvent } from '../../../src/lease/event.ts';
 import { LEASE_STATUSES, type LeaseStatus } from '../../../src/lease/lease.ts';
 import type { LeaseRow } from '../../../src/lease/lease-table.ts';
 import { UNTOUCHED_NODE } from '../../../src/lease/nodes.ts';
+import { type ExistingEvent, previewLease } from '../../../src/lease/state.ts';
+import { type LeaseEventKind, TRANSITIONS } from '../../../src/lease/transitions.ts';
 import {
   applyEvent,
-  type ExistingEvent,
-  type LeaseEventKind,
-  previewLease,
-  TRANSITIONS,
-} from '../../../src/lease/state.ts';
-import { at, bytesOf, codeOf, epoch, job, leaseNumber, node, request, Scene, T0, uid } from './scene.ts';
+  at,
+  bytesOf,
+  codeOf,
+  epoch,
+  job,
+  leaseNumber,
+  node,
+  request,
+  Scene,
+  T0,
+  uid,
+} from './scene.ts';
 
 /** The table as a person reads it: `-` is refused. The code has its own. */
 const TABLE = `

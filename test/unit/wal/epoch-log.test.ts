@@ -875,14 +875,17 @@ describe('one log object', () => {
 test('a machine that must not see its bytes again gets events as they will be replayed', async () => {
   const world = new World();
   const seen: string[] = [];
+  const decode = (bytes: Uint8Array, start?: number, end?: number): string =>
+    Buffer.from(bytes).toString('utf8', start, end);
   const machine: Machine<string[], string> = {
     empty: () => [],
-    apply: (state, event) => {
+    replay: (state, bytes, start, end) => {
+      const event = decode(bytes, start, end);
       seen.push(event);
       state.push(event);
     },
     encode: (event) => Buffer.from(event.toUpperCase()),
-    decode: (bytes, start, end) => Buffer.from(bytes).toString('utf8', start, end),
+    decode,
     snapshot: (state) => state.map((item) => Buffer.from(item)),
     restore: (state, record) => {
       state.push(Buffer.from(record).toString());
