@@ -2,8 +2,9 @@
 import { setMaxListeners } from 'node:events';
 import { countOf } from '../base/count.ts';
 import { escapeBytes } from '../base/escape.ts';
+import type { NodeName } from '../base/ids.ts';
 import { IN_FLIGHT_MAX } from '../launch/fleet.ts';
-import type { LaunchOutcome } from '../launch/outcome.ts';
+import { describeEnd, type LaunchOutcome } from '../launch/outcome.ts';
 import {
   createEventSink,
   createLabelSink,
@@ -135,6 +136,19 @@ const statusOf = (outcome: LaunchOutcome): number => {
   return outcome.exitStatus;
 };
 
+/** What lies behind the status of a job, in words here and for the JSON. */
+const tellCause = (outcome: LaunchOutcome): { readonly cause?: string; readonly causeNode?: NodeName } => {
+  if (outcome.kind !== 'job') return {};
+  const { starved, lostDaemon } = outcome;
+  if (starved !== undefined) {
+    writeTalk(`xce-sandbox: a step on ${starved} needed more memory than the job may use (oom-kill)\n`);
+    return { cause: OUT_OF_MEMORY, causeNode: starved };
+  }
+  if (lostDaemon === undefined) return {};
+  writeTalk(`xce-sandbox: the MPI daemon on ${lostDaemon.node} ${describeEnd(lostDaemon.outcome)}\n`);
+  return { cause: 'mpi-daemon', causeNode: lostDaemon.node };
+};
+
 /** Says how it ended and returns the job's exit status; throws for a failure of the launch. */
 export const finishLaunch = async (
   options: { readonly json: boolean },
@@ -143,11 +157,7 @@ export const finishLaunch = async (
   const status = statusOf(result.outcome);
   const { lease, job, uid, nodes } = result;
   const node = result.outcome.kind === 'job' ? (result.outcome.node ?? null) : null;
-  const starved = result.outcome.kind === 'job' ? result.outcome.starved : undefined;
-  const cause = starved === undefined ? {} : { cause: OUT_OF_MEMORY, causeNode: starved };
-  if (starved !== undefined) {
-    writeTalk(`xce-sandbox: a step on ${starved} needed more memory than the job may use (oom-kill)\n`);
-  }
+  const cause = tellCause(result.outcome);
   if (options.json) {
     await writeLine({ event: 'result', lease, job, uid, nodes, exitStatus: status, node, ...cause });
   } else if (node !== null) writeTalk(`xce-sandbox: the job's status is ${status}, from ${node}\n`);

@@ -36,6 +36,8 @@ export type LaunchOutcome =
       readonly node: NodeName | undefined;
       /** A step that needed more memory than the job may use, whether or not it is the one with the status. */
       readonly starved?: NodeName;
+      /** With the status of a launcher, unless `starved` says more: a daemon that did not exit, of which the launcher need not have said a word. */
+      readonly lostDaemon?: EndedStep;
     }
   | { readonly kind: 'failure'; readonly code: ErrorCode; readonly message: string };
 
@@ -62,13 +64,18 @@ export const describeEnd = (outcome: StepResult): string => {
 export const describeStep = (step: EndedStep): string =>
   `the ${step.kind} on ${step.node} ${describeEnd(step.outcome)}`;
 
+const isLost = ({ kind, outcome }: EndedStep): boolean =>
+  kind === 'daemon' && (outcome.code !== 'exited' || outcome.stopped);
+
 const statusOf = (step: EndedStep, { ended }: Pick<LaunchFacts, 'ended'>): LaunchOutcome => {
   const starved = ended.find(({ outcome }) => outcome.result === OUT_OF_MEMORY)?.node;
+  const lostDaemon = step.kind === 'head' && starved === undefined ? ended.find(isLost) : undefined;
   return {
     kind: 'job',
     exitStatus: shellStatus(step.outcome),
     node: step.node,
     ...(starved === undefined ? {} : { starved }),
+    ...(lostDaemon === undefined ? {} : { lostDaemon }),
   };
 };
 

@@ -37,8 +37,6 @@ export const mpiEnvironment = (
     'PRTE_MCA_prte_tmpdir_base=/tmp',
     `OMPI_MCA_plm_rsh_agent=${agentPath}`,
     'OMPI_MCA_plm_rsh_no_tree_spawn=1',
-    // What mpirun gives to its ranks; prterun looks at nothing like it.
-    `OMPI_MCA_mca_base_env_list=${NO_MPICH}`,
     `HYDRA_LAUNCHER_EXEC=${agentPath}`,
     ...(interfaces === ''
       ? []
@@ -51,6 +49,9 @@ export const mpiEnvironment = (
   ];
 };
 
-/** What the ranks of a daemon find beside that. The head's own ranks on Hydra's first node have no daemon of ours. */
+/**
+ * What the ranks of a daemon find beside that. Those on the node of a launcher that a script calls have no daemon of
+ * ours; OMPI_MCA_mca_base_env_list could tell them, but with it mpirun of Open MPI 4 refuses every -x.
+ */
 export const daemonEnvironment = (program: string): readonly string[] =>
-  program.endsWith('hydra_pmi_proxy') ? [NO_OPEN_MPI.join('=')] : [];
+  program.endsWith('hydra_pmi_proxy') ? [NO_OPEN_MPI.join('=')] : [NO_MPICH];

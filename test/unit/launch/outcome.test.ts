@@ -45,6 +45,14 @@ describe('plain tasks', () => {
     });
   });
 
+  test('a launcher that failed is shown with the daemon that it lost, which it need not have named', () => {
+    const lost = step('n3', 'daemon', killed(9));
+    const ended = [step('n2', 'daemon', exited(1)), lost, step('n1', 'head', exited(255))];
+    expect(decide(ended, ['n2', 'n3'])).toEqual({
+      ...{ kind: 'job', exitStatus: 255, node: 'n1', lostDaemon: lost },
+    });
+  });
+
   test('a signal becomes 128 plus its number, also one that systemd calls success', () => {
     expect(decide([step('n1', 'task', killed(9))])).toMatchObject({ exitStatus: 137 });
     expect(decide([step('n1', 'task', { ...killed(15), result: 'success' })])).toMatchObject({
