@@ -3,7 +3,7 @@
 # The words that may follow the given words of a command.
 _xce_sandbox_words() {
   case $1 in
-    '') echo 'config help launch lease normalise pki status stop worker' ;;
+    '') echo 'config epilog help launch lease normalise pki prolog status stop worker' ;;
     'config') echo 'show' ;;
     'lease') echo 'allocate audit compact dump expire init list probe reclaim release renew repair show takeover verify watch' ;;
     'pki') echo 'init issue revoke' ;;
@@ -15,6 +15,7 @@ _xce_sandbox_words() {
 _xce_sandbox_flags() {
   case $1 in
     'config show') echo '--config --json' ;;
+    'epilog') echo '--attempt --job --scheduler --config --json' ;;
     'help') echo '' ;;
     'launch') echo '--append --attempt --chdir --cpu-quota --cpus --device* --env* --env-file* --error --job --kill-on-bad-exit --label --lease --memory --mpi --mpi-option* --nodes --output --profile --ranks --stdin --tasks-max --tasks-per-node --timeout --config --json' ;;
     'lease allocate') echo '--attempt --job --nodes --submitter --ttl --workspace --write* --config --json' ;;
@@ -37,6 +38,7 @@ _xce_sandbox_flags() {
     'pki init') echo '--config --json' ;;
     'pki issue') echo '--days --node --out --role --config --json' ;;
     'pki revoke') echo '--node --serial --config --json' ;;
+    'prolog') echo '--attempt --job --nodes --scheduler --submitter --ttl --config --json' ;;
     'status') echo '--nodes --config --json' ;;
     'stop') echo '--attempt --job --lease --config --json' ;;
     'worker metrics') echo '--node --config --json' ;;
@@ -48,6 +50,10 @@ _xce_sandbox_flags() {
 _xce_sandbox_value() {
   case "$1 $2" in
     'config show --config') echo '@file' ;;
+    'epilog --attempt') echo '@any' ;;
+    'epilog --job' | 'epilog -j') echo '@any' ;;
+    'epilog --scheduler') echo 'slurm pbs flux xce' ;;
+    'epilog --config') echo '@file' ;;
     'launch --attempt') echo '@any' ;;
     'launch --chdir') echo '@directory' ;;
     'launch --cpu-quota') echo '@any' ;;
@@ -131,6 +137,13 @@ _xce_sandbox_value() {
     'pki revoke --node') echo '@any' ;;
     'pki revoke --serial') echo '@any' ;;
     'pki revoke --config') echo '@file' ;;
+    'prolog --attempt') echo '@any' ;;
+    'prolog --job' | 'prolog -j') echo '@any' ;;
+    'prolog --nodes' | 'prolog -n') echo '@any' ;;
+    'prolog --scheduler') echo 'slurm pbs flux xce' ;;
+    'prolog --submitter') echo '@any' ;;
+    'prolog --ttl') echo '@any' ;;
+    'prolog --config') echo '@file' ;;
     'status --nodes' | 'status -n') echo '@any' ;;
     'status --config') echo '@file' ;;
     'stop --attempt') echo '@any' ;;

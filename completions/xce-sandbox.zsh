@@ -5,11 +5,13 @@ _xce-sandbox() {
   local curcontext=$curcontext state line
   local -a words_here=(
     'config:The effective configuration'
+    'epilog:End a job for its batch system: free its uid by proof, drain dirty nodes'
     'help:Show what a command does, and its flags'
     'launch:Run a command in the sandbox of a job on every node, or an MPI program'
     'lease:Uids of the pool, one per job attempt'
     'normalise:Hand the files of a job to its submitter, or look what would be handed over'
     'pki:Certificates and keys of the hosts'
+    'prolog:Begin a job for its batch system: lease a uid, and ask every node'
     'status:Show leases, and the sandboxes that the workers have'
     'stop:End every step of a job on all its nodes. Its lease stays'
     'worker:What a worker has to say of itself'
@@ -20,11 +22,13 @@ _xce-sandbox() {
     rest)
       case $words[1] in
         config) _xce-sandbox_config ;;
+        epilog) _xce-sandbox_epilog ;;
         help) _xce-sandbox ;;
         launch) _xce-sandbox_launch ;;
         lease) _xce-sandbox_lease ;;
         normalise) _xce-sandbox_normalise ;;
         pki) _xce-sandbox_pki ;;
+        prolog) _xce-sandbox_prolog ;;
         status) _xce-sandbox_status ;;
         stop) _xce-sandbox_stop ;;
         worker) _xce-sandbox_worker ;;
@@ -133,6 +137,15 @@ _xce-sandbox_worker() {
 
 _xce-sandbox_config_show() {
   _arguments -s -S \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_epilog() {
+  _arguments -s -S \
+    '--attempt=''[Attempt (requeue count) of the job; default: as the batch system says, or 0]:N: ' \
+    '(-j --job)'{-j+,--job=}'[Job id, exactly as the batch system writes it]:ID: ' \
+    '--scheduler=''[Whose hook this is; default: \[hooks\] scheduler]:NAME:(slurm pbs flux xce)' \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
     '--json''[Write the result as one JSON document]'
 }
@@ -330,6 +343,18 @@ _xce-sandbox_pki_revoke() {
   _arguments -s -S \
     '--node=''[All certificates that were issued to this host]:NAME: ' \
     '--serial=''[One certificate by its serial number]:HEX: ' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_prolog() {
+  _arguments -s -S \
+    '--attempt=''[Attempt (requeue count) of the job; default: as the batch system says, or 0]:N: ' \
+    '(-j --job)'{-j+,--job=}'[Job id, exactly as the batch system writes it]:ID: ' \
+    '(-n --nodes)'{-n+,--nodes=}'[Nodes of the job]:LIST: ' \
+    '--scheduler=''[Whose hook this is; default: \[hooks\] scheduler]:NAME:(slurm pbs flux xce)' \
+    '--submitter=''[Who gets the files back]:UID  GID: ' \
+    '--ttl=''[How long the job may run; default: until its end, and \[hooks\] grace]:TIME: ' \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
     '--json''[Write the result as one JSON document]'
 }

@@ -215,6 +215,14 @@ export const ERRORS = {
     'xce-sandbox help launch',
   ),
 
+  // hooks
+  'hook-facts': row(EXIT.noInput, 'the batch system does not say what its hook needs to know'),
+  'hook-nodes': row(
+    EXIT.unavailable,
+    'a node of the job cannot be reached; the epilog ends the lease',
+    'xce-sandbox status shows each node',
+  ),
+
   // the machine
   os: row(EXIT.os, 'the operating system refused'),
   io: row(EXIT.io, 'a file could not be read or written'),

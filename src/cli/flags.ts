@@ -24,10 +24,12 @@ import {
   parseWhole,
 } from '../config/values.ts';
 import { type OutputPattern, parseOutputPattern } from '../launch/output-name.ts';
+import type { HookInput } from '../operations/hook.ts';
 import type { ProbePeer } from '../operations/lease-probe.ts';
 import type { LeaseSelection } from '../operations/lease-reference.ts';
 import { readOwnArguments } from '../os/own-arguments.ts';
 import type { Resources } from '../rpc/message.ts';
+import { SCHEDULERS, type SchedulerName } from '../scheduler/schedulers.ts';
 
 const parsed = <T>(what: string, text: string, value: T | undefined): T => {
   // oclif writes the name of the flag into the message of what is thrown here; see usage-error.ts.
@@ -173,6 +175,35 @@ export const toSelection = (flags: {
   readonly attempt: Attempt | undefined;
   readonly lease: LeaseNumber | undefined;
 }): LeaseSelection => ({ job: flags.job, attempt: flags.attempt, lease: flags.lease });
+
+/** How a hook learns which job attempt it is for; what is not given is in the environment. */
+export const hookFlags = {
+  scheduler: Flags.option({
+    description: 'Whose hook this is; default: [hooks] scheduler.',
+    helpValue: 'NAME',
+    options: SCHEDULERS,
+  })(),
+  job: jobFlag(),
+  attempt: attemptFlag({
+    description: 'Attempt (requeue count) of the job; default: as the batch system says, or 0.',
+  }),
+};
+
+export const jobTermsFlags = {
+  submitter: Flags.string({ description: 'Who gets the files back.', helpValue: 'UID[:GID]' }),
+  nodes: Flags.string({ char: 'n', description: 'Nodes of the job.', helpValue: 'LIST' }),
+};
+
+export const toHookInput = (flags: {
+  readonly scheduler: SchedulerName | undefined;
+  readonly job: JobId | undefined;
+  readonly attempt: Attempt | undefined;
+  readonly submitter: string | undefined;
+  readonly nodes: string | undefined;
+}): HookInput => {
+  const { scheduler, job, attempt, submitter, nodes } = flags;
+  return { scheduler, job, attempt, submitter, nodes, environment: process.env };
+};
 
 export const nodeFlag = Flags.custom<NodeName>({
   helpValue: 'NODE',

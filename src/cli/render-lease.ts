@@ -6,6 +6,7 @@ import type { Reclaim } from '../lease/event.ts';
 import type { LeaseView } from '../lease/view.ts';
 import { foldNodes } from '../nodes/hostlist.ts';
 import { sumCounts } from '../normalise/report.ts';
+import type { EpilogResult } from '../operations/epilog.ts';
 import type { AllocateResult } from '../operations/lease-allocate.ts';
 import type { ExpireResult } from '../operations/lease-expire.ts';
 import type { ClockReport, LogVerification } from '../operations/lease-log.ts';
@@ -154,6 +155,14 @@ export const renderReleased = (result: ReleaseResult): string =>
       (root): Field => ['handed over', `${sumCounts(root.changed)} inodes below ${escapeText(root.root)}`],
     ),
   ]);
+
+export const renderEpilog = (result: EpilogResult): string =>
+  result.outcome === 'released'
+    ? renderReleased(result.released)
+    : renderFields([
+        ['job', `${result.job} (attempt ${result.attempt})`],
+        ['outcome', result.outcome === 'ended' ? 'it was released before' : 'it never had a lease'],
+      ]);
 
 const fieldsOfPosition = ({ epoch, host, sequence }: LogPosition): readonly Field[] => [
   ['epoch', String(epoch)],

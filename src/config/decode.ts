@@ -126,7 +126,7 @@ const buildSettings = (
   storage: readonly StorageSettings[],
   environments: readonly EnvironmentSettings[],
 ): Settings => {
-  const { cluster, pool, directory, lease, nodes, worker, sandbox, mpi } = values;
+  const { cluster, pool, directory, lease, nodes, worker, sandbox, hooks, mpi } = values;
   return {
     cluster: { name: cluster.name, instance: cluster.instance, pki: cluster.pki },
     // Branded as uids ahead of checkTogether, which refuses what is not one.
@@ -177,6 +177,19 @@ const buildSettings = (
       devices: sandbox.devices,
       groups: sandbox.groups,
       passEnvironment: sandbox.pass_environment,
+    },
+    hooks: {
+      scheduler: hooks.scheduler === 'detect' ? null : hooks.scheduler,
+      deadlineMs: hooks.deadline,
+      graceMs: hooks.grace,
+      drain: hooks.drain,
+      own: {
+        job: hooks.xce_job,
+        attempt: hooks.xce_attempt,
+        uid: hooks.xce_submitter,
+        nodes: hooks.xce_nodes,
+        ends: hooks.xce_end,
+      },
     },
     storage,
     environments,
@@ -277,6 +290,7 @@ export const decodeConfig = (bytes: Buffer, fileName: string, hostName: string):
     nodes: decode('nodes'),
     worker: decode('worker'),
     sandbox: decode('sandbox'),
+    hooks: decode('hooks'),
     mpi: decode('mpi'),
   };
   const storage = decodeStorage(sections, sink);

@@ -3,6 +3,7 @@
  * and its parser. Nothing else knows a key.
  */
 import { LIMITS } from '../base/limits.ts';
+import { SCHEDULERS } from '../scheduler/schedulers.ts';
 import {
   type Parser,
   parseCluster,
@@ -30,6 +31,7 @@ import {
   parseSiteVariable,
   parseSizeBytes,
   parseSizeLimitFrom,
+  parseVariableName,
   parseWhole,
 } from './values.ts';
 
@@ -129,6 +131,17 @@ export const KEYS = {
     devices: preset('list of paths', '', parseList(parseDevice)),
     groups: preset('list of names', '', parseList(parseGroup)),
     pass_environment: preset('list of names', '', parseList(parseSiteVariable)),
+  },
+  hooks: {
+    scheduler: preset('word', 'detect', parseOneOf('detect', ...SCHEDULERS)),
+    deadline: preset('duration', '5m', parseDurationBetween(secondMs, hourMs)),
+    grace: preset('duration', '10m', parseDurationBetween(secondMs, 24 * hourMs)),
+    drain: optional('path', parsePath()),
+    xce_job: preset('name', 'XCE_JOB_ID', parseVariableName),
+    xce_attempt: preset('name', 'XCE_JOB_ATTEMPT', parseVariableName),
+    xce_submitter: preset('name', 'XCE_JOB_UID', parseVariableName),
+    xce_nodes: preset('name', 'XCE_JOB_NODES', parseVariableName),
+    xce_end: preset('name', 'XCE_JOB_END_TIME', parseVariableName),
   },
   mpi: {
     interfaces: preset('list of names', '', parseList(parseInterface)),

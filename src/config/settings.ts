@@ -1,5 +1,6 @@
 import type { IdRange } from '../base/id-range.ts';
 import type { InstanceName, NodeName, Uid } from '../base/ids.ts';
+import type { OwnVariables, SchedulerName } from '../scheduler/schedulers.ts';
 
 /** One `[storage NAME]` section: a shared file system that jobs write to. */
 export type StorageSettings = {
@@ -98,6 +99,18 @@ export type Settings = {
     readonly groups: readonly string[];
     /** Names of variables of the caller that launch passes on. */
     readonly passEnvironment: readonly string[];
+  };
+  readonly hooks: {
+    /** Whose hooks run here; null: the one whose job id is in the environment. */
+    readonly scheduler: SchedulerName | null;
+    /** Within which a hook has to end. */
+    readonly deadlineMs: number;
+    /** What a lease lives longer than its job may run. */
+    readonly graceMs: number;
+    /** The program that drains nodes of the batch system; undefined: nodes are named and not drained. */
+    readonly drain: string | undefined;
+    /** Variables in which a batch system of the site's own says what the hooks need. */
+    readonly own: OwnVariables;
   };
   readonly storage: readonly StorageSettings[];
   readonly environments: readonly EnvironmentSettings[];

@@ -233,7 +233,7 @@ export const parseGroup: Parser<string> = (text) =>
     ? { value: text }
     : wants('the name of a group other than root', text);
 
-const parseVariableName: Parser<string> = (text) =>
+export const parseVariableName: Parser<string> = (text) =>
   /^[A-Za-z_][A-Za-z0-9_]{0,127}$/.test(text) ? { value: text } : wants('the name of a variable', text);
 
 /** A variable that the site may give to steps: none that the suite sets, by now or later. */

@@ -41,6 +41,10 @@ type Missing = {
   readonly cure?: string;
 };
 
+/** What a 'release-blocked' of releaseLease names as missing. */
+export const missingOf = ({ facts }: XceError): readonly Pick<Missing, 'node' | 'text'>[] =>
+  (facts.detail?.['missing'] ?? []) as readonly Missing[];
+
 /** What is done first, when a worker has served a later epoch than the one that asks it. */
 const RAISE_EPOCH =
   'the node has seen a later epoch than this controller writes in: xce-sandbox lease verify; if the log is the newest, xce-sandbox lease takeover on the controller that is to write, until its epoch is the higher one';

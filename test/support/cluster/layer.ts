@@ -33,6 +33,7 @@ export const LAYERS = {
   mpich: ['mpich', 'libmpich-dev'],
   'mpi-programs': ['python3-mpi4py', 'python3-numpy', 'netpipe-openmpi', 'hpcc', 'strace'],
   ssh: ['openssh-server', 'openssh-client'],
+  slurm: ['slurmctld', 'slurmd', 'slurm-client', 'munge'],
 } as const;
 export type LayerName = keyof typeof LAYERS;
 

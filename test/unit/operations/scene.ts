@@ -96,6 +96,13 @@ export const settingsFor = (nodes: readonly NodeName[]): Settings => ({
   },
   storage: [{ name: 'scratch', path: '/scratch', workspace: '/scratch/xce', local: false }],
   environments: [],
+  hooks: {
+    scheduler: null,
+    deadlineMs: 300_000,
+    graceMs: 600_000,
+    drain: undefined,
+    own: { job: 'JOB', attempt: 'ATTEMPT', uid: 'SUBMITTER', nodes: 'NODES', ends: 'ENDS' },
+  },
   mpi: { interfaces: [], agentTimeoutMs: 30_000 },
 });
 
