@@ -39,8 +39,14 @@ export type LayerName = keyof typeof LAYERS;
 
 const APT = ['env', 'DEBIAN_FRONTEND=noninteractive', 'apt-get', '-o', 'APT::Sandbox::User=root'] as const;
 
+/** Services that do not start before they have a configuration, which would hold up the boot of a node. */
+const LATER = ['slurmctld.service', 'slurmd.service'] as const;
+
 /** What the installation needs and no node does. */
 const trim = (root: string): void => {
+  for (const name of LATER) {
+    rmSync(join(root, 'etc/systemd/system/multi-user.target.wants', name), { force: true });
+  }
   for (const name of ['etc/resolv.conf', 'usr/sbin/policy-rc.d', 'var/cache/apt', 'var/lib/apt/lists']) {
     rmSync(join(root, name), { recursive: true, force: true });
   }
