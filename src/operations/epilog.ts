@@ -4,7 +4,7 @@
  */
 import { XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
-import type { Attempt, JobId, NodeName } from '../base/ids.ts';
+import type { JobId, NodeName } from '../base/ids.ts';
 import type { LeaseRef } from '../lease/reference.ts';
 import { foldNodes } from '../nodes/hostlist.ts';
 import { runChild } from '../os/spawn.ts';
@@ -19,7 +19,7 @@ import { missingOf, type ReleaseResult, releaseLease } from './lease-release.ts'
 export type EpilogResult = {
   readonly scheduler: SchedulerName;
   readonly job: JobId;
-  readonly attempt: Attempt;
+  readonly attempt: number;
 } & (
   | { readonly outcome: 'released'; readonly released: ReleaseResult }
   /** It has been released before. */
@@ -32,6 +32,24 @@ const DRAIN_MS_MAX = 15_000;
 /** There is no event to wait for: the other release may be one of another host. */
 const LOOK_MS = 500;
 
+type Found = LeaseRef | { readonly none: string };
+
+/**
+ * The lease of the run that has ended. A batch system that requeues a job may have counted on before the epilog of the
+ * run begins (Slurm 24.11 does), and the next run may have its lease by then: where the batch system says when the run
+ * started, that decides.
+ */
+const findRun = async ({ leases }: Context, { job, attempt, startedS }: JobFacts): Promise<Found> => {
+  if (startedS === null) return { job, attempt };
+  const runs = (await leases.list(undefined)).filter((lease) => lease.job === job);
+  const own = runs.find(({ schedulerStartS }) => schedulerStartS === startedS);
+  if (own !== undefined) return { lease: own.lease };
+  const other = runs.find((lease) => lease.attempt === attempt && lease.schedulerStartS !== null);
+  return other === undefined
+    ? { job, attempt }
+    : { none: `lease ${other.lease} is that of another run of job ${job}` };
+};
+
 /** Waits until nobody is at work on the lease any more. */
 const untilSettled = async (context: Context, ref: LeaseRef, signal: AbortSignal): Promise<void> => {
   for (;;) {
@@ -43,19 +61,15 @@ const untilSettled = async (context: Context, ref: LeaseRef, signal: AbortSignal
 };
 
 /** A release that another one has taken over is left to that one: it is asked for again once that has ended. */
-const releaseOnce = async (
-  context: Context,
-  facts: JobFacts,
-  signal: AbortSignal,
-): Promise<ReleaseResult> => {
-  const { job, attempt } = facts;
+const releaseOnce = async (context: Context, ref: LeaseRef, signal: AbortSignal): Promise<ReleaseResult> => {
+  const selection = { job: undefined, attempt: undefined, lease: undefined, ...ref };
   for (;;) {
     try {
-      return await untilFree(signal, () => releaseLease(context, { job, attempt, lease: undefined }));
+      return await untilFree(signal, () => releaseLease(context, selection));
     } catch (error) {
       const isTakenOver = error instanceof XceError && error.code === 'lease-state';
       if (!isTakenOver || signal.aborted) throw error;
-      await untilSettled(context, { job, attempt }, signal);
+      await untilSettled(context, ref, signal);
     }
   }
 };
@@ -98,14 +112,11 @@ export const runEpilog = async (context: Context, input: HookInput): Promise<Epi
     return { scheduler, job, attempt, outcome };
   };
   return await withinDeadline(context, 'epilog', async (signal) => {
+    const found = await findRun(context, facts);
+    if ('none' in found) return ended('ended', found.none);
     try {
-      return {
-        scheduler,
-        job,
-        attempt,
-        outcome: 'released',
-        released: await releaseOnce(context, facts, signal),
-      };
+      const released = await releaseOnce(context, found, signal);
+      return { scheduler, job, attempt: released.attempt, outcome: 'released', released };
     } catch (error) {
       if (!(error instanceof XceError)) throw error;
       if (error.code === 'lease-ended') return ended('ended', error.message);

@@ -7,6 +7,8 @@ import type { Node } from './cluster/node.ts';
 import type { Site } from './site.ts';
 
 const CONF = '/etc/slurm/slurm.conf';
+/** The unit of Debian has a user of its own, whom slurmctld would run its hooks as. */
+const AS_ROOT = '[Service]\nUser=root\nGroup=root\n';
 const SETTLE_MS_MAX = 60_000;
 
 const configuration = (hooks: string, workers: readonly string[]): string => `ClusterName=demo
@@ -51,6 +53,9 @@ export class Slurm {
     const key = randomBytes(128);
     await Promise.all([controller, ...workers].map((node) => slurm.#prepare(node, text, key)));
     await controller.must(['install', '-d', '-m', '0700', '/var/lib/slurmctld']);
+    await controller.must(['install', '-d', '-m', '0755', '/etc/systemd/system/slurmctld.service.d']);
+    await controller.writeFile('/etc/systemd/system/slurmctld.service.d/root.conf', AS_ROOT);
+    await controller.must(['systemctl', 'daemon-reload']);
     await controller.must(['systemctl', 'start', 'slurmctld']);
     await Promise.all(workers.map((node) => node.must(['systemctl', 'start', 'slurmd'])));
     await slurm.until('idle nodes', async () => {

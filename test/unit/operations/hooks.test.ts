@@ -125,6 +125,25 @@ describe('an epilog', () => {
     ]);
   });
 
+  test('releases the run that has ended, although its batch system has counted on meanwhile', async () => {
+    const { context, leases } = await setUpClean();
+    const here = withHooks(context, {});
+    const run = (attempt: number, startedS: number) => ({
+      ...hookOf('50', attempt),
+      environment: { SLURM_JOB_START_TIME: String(startedS) },
+    });
+    const first = await runProlog(here, { ...run(0, 1000), ttlMs: undefined });
+    // As Slurm calls it for the run that began at 1000.
+    expect(await runEpilog(here, run(1, 1000))).toMatchObject({
+      outcome: 'released',
+      attempt: 0,
+      released: { lease: first.lease },
+    });
+    const second = await runProlog(here, { ...run(1, 2000), ttlMs: undefined });
+    expect(await runEpilog(here, run(1, 1000))).toMatchObject({ outcome: 'ended', attempt: 1 });
+    expect(await leases.show({ lease: second.lease })).toMatchObject({ status: 'active' });
+  });
+
   test('waits for a release that has taken its own over', async () => {
     const { context, at, certify } = await setUpClean();
     let asked = 0;
