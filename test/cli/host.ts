@@ -80,7 +80,7 @@ for top in etc root run srv var/lib; do
 done
 chmod 755 /etc /run /srv /var/lib
 mkdir /mnt/product
-for part in bin dist node_modules; do
+for part in bin dist node_modules share; do
   mkdir /mnt/product/$part
   mount --bind "$1/$part" /mnt/product/$part
 done
