@@ -1,11 +1,20 @@
-import { Command, Flags } from '@oclif/core';
-import { type Context, openContext } from '../operations/context.ts';
+import * as Flags from '@oclif/core/flags';
+import { type FlagInput, type Input, type ParserOutput, parse } from '@oclif/core/parser';
 import { showResult, writeTalk } from './print.ts';
-import { chooseProgress } from './progress.ts';
 
-/** What every command has: --json and --config. A command parses, calls one operation and shows its result. */
-export abstract class BaseCommand extends Command {
-  static override baseFlags = {
+type Words = Record<string, unknown>;
+
+/**
+ * What every command has: --json and --config. A command parses, calls one operation and shows its result. What stands
+ * in the statics is read by oclif, which makes help of it and takes arguments apart; it loads and runs no command.
+ */
+export abstract class BaseCommand {
+  static summary?: string;
+  static description?: string;
+  static usage?: string;
+  static examples?: readonly string[];
+  static flags: FlagInput = {};
+  static baseFlags = {
     json: Flags.boolean({ description: 'Write the result as one JSON document.', helpGroup: 'GLOBAL' }),
     config: Flags.string({
       description: 'Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini.',
@@ -14,21 +23,26 @@ export abstract class BaseCommand extends Command {
     }),
   };
 
-  /** Opens what the operations need, and closes it again whatever happens. */
-  protected async withContext<T>(
-    flags: { json: boolean; config: string | undefined },
-    work: (context: Context) => Promise<T>,
-  ): Promise<T> {
-    const context = openContext({
-      configFlag: flags.config,
-      progress: chooseProgress(flags.json),
-      tell: (text) => this.tell(text),
-    });
-    try {
-      return await work(context);
-    } finally {
-      await context.close();
-    }
+  protected readonly argv: readonly string[];
+
+  constructor(argv: readonly string[]) {
+    this.argv = argv;
+  }
+
+  /** Returns the exit status, or nothing for 0. */
+  static run(this: new (argv: readonly string[]) => BaseCommand, argv: readonly string[]): Promise<unknown> {
+    return new this(argv).run();
+  }
+
+  abstract run(): Promise<unknown>;
+
+  /** The arguments as the flags of the command say; a command takes no others. Throws oclif's error. */
+  protected parse<F extends Words, B extends Words>(
+    command: Input<F, B, Words>,
+    argv: readonly string[] = this.argv,
+  ): Promise<ParserOutput<F, B, Words>> {
+    const flags = { ...command.baseFlags, ...command.flags } as FlagInput<F>;
+    return parse<F, B, Words>([...argv], { ...command, flags });
   }
 
   /** One remark for the operator; never data. */
@@ -57,10 +71,5 @@ export abstract class BaseCommand extends Command {
     if (!flags.json) await this.show(flags, result, render);
     require(result);
     if (flags.json) await this.show(flags, result, render);
-  }
-
-  /** Errors are shown by main.ts alone, so that the exit status never depends on --json. */
-  override async catch(error: Error): Promise<never> {
-    throw error;
   }
 }

@@ -1,5 +1,6 @@
 /** Flags that several commands share. Values are parsed here, so that a command gets what it names. */
-import { Errors, Flags } from '@oclif/core';
+import * as Errors from '@oclif/core/errors';
+import * as Flags from '@oclif/core/flags';
 import { parseDurationMs } from '../base/duration.ts';
 import { XceError } from '../base/errors.ts';
 import {

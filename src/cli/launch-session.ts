@@ -19,7 +19,7 @@ import { foldNodes } from '../nodes/hostlist.ts';
 import type { LaunchPorts, LaunchResult } from '../operations/launch.ts';
 import { preferSmallHeap } from '../os/heap.ts';
 import { OUT_OF_MEMORY } from '../rpc/message.ts';
-import { writeErr, writeOut, writeTalk } from './print.ts';
+import { isTerminal, writeErr, writeOut, writeTalk } from './print.ts';
 
 const NEWLINE = 0x0a;
 const TAB = 0x09;
@@ -44,8 +44,8 @@ const writeLine = (event: Readonly<Record<string, unknown>>): Promise<void> =>
 type SinkOptions = { readonly json: boolean; readonly label: boolean; readonly withTasks: boolean };
 
 const OWN_STREAMS: Readonly<Record<OutputStream, Writer>> = {
-  stdout: (bytes) => writeOut(process.stdout.isTTY ? showBytes(bytes) : bytes),
-  stderr: (bytes) => writeErr(process.stderr.isTTY ? showBytes(bytes) : bytes),
+  stdout: (bytes) => writeOut(isTerminal(1) ? showBytes(bytes) : bytes),
+  stderr: (bytes) => writeErr(isTerminal(2) ? showBytes(bytes) : bytes),
 };
 
 /** Files get bytes; what goes to our own streams are bytes as well, or events. */

@@ -1,42 +1,78 @@
-import { fileURLToPath } from 'node:url';
-import { Config, Errors, run, settings } from '@oclif/core';
 import { asUnexpected, type XceError } from '../base/errors.ts';
 import { endAbruptly } from '../os/abrupt-end.ts';
 import { hasStuckCalls } from '../os/log-deadline.ts';
-import { terminalColours } from './colours.ts';
+import { mayBeTerminal } from '../os/standard-output.ts';
+import { type CommandName, findCommand } from './command-names.ts';
+import type { Colours } from './print.ts';
 import { finishOutput, ownStandardStreams } from './print.ts';
 import { reportError } from './report-error.ts';
-import { toUsageError } from './usage-error.ts';
 
-/** oclif runs code that it finds below HOME, XDG_DATA_HOME and other variables, unless it is told not to. */
-const NO_PLUGINS = { userPlugins: false, devPlugins: false };
+/** A command as this program knows it; what it says of itself is for oclif. */
+export type CommandClass = { run(argv: readonly string[]): Promise<unknown> };
 
-const asXceError = async (error: unknown, argv: readonly string[], root: string): Promise<XceError> => {
-  if (error instanceof Errors.CLIError && !(error instanceof Errors.ModuleLoadError)) {
-    return toUsageError(error, argv, await Config.load({ root, ...NO_PLUGINS }));
-  }
-  return asUnexpected(error);
+/** What is said where no command runs: help, the version, and what is wrong with the words. */
+export type Talk = {
+  show(argv: readonly string[]): Promise<void>;
+  /** Undefined for any error that is not about the words. */
+  asUsageError(error: unknown, argv: readonly string[]): Promise<XceError | undefined>;
 };
 
-const runCommand = async (argv: readonly string[], rootUrl: URL): Promise<number> => {
-  settings.enableAutoTranspile = false;
-  ownStandardStreams(terminalColours());
-  const root = fileURLToPath(rootUrl);
+/** Commands by their names; each is loaded only where it is run. */
+export type CommandTable = Readonly<
+  Partial<Record<CommandName, () => Promise<{ readonly default: CommandClass }>>>
+>;
+
+/** What only the whole command line has; each is loaded only where it is used. */
+export type Extras = {
+  readonly talk: () => Promise<Talk>;
+  readonly colours: () => Promise<Colours>;
+};
+
+/** Colours and spinners are for terminals; whoever wants them elsewhere has to say so. */
+const wantsStreams = (): boolean =>
+  mayBeTerminal(1) || mayBeTerminal(2) || process.env['FORCE_COLOR'] !== undefined;
+
+/** Of oclif, which looks at nothing else and comes before anything is done. */
+const isAboutWords = (error: unknown): boolean => error instanceof Error && 'oclif' in error;
+
+const asXceError = async (error: unknown, argv: readonly string[], extras?: Extras): Promise<XceError> => {
+  const talk = isAboutWords(error) ? await extras?.talk() : undefined;
+  return (await talk?.asUsageError(error, argv)) ?? asUnexpected(error);
+};
+
+const runCommand = async (
+  argv: readonly string[],
+  commands: CommandTable,
+  extras: Extras | undefined,
+): Promise<number | undefined> => {
+  const found = findCommand(argv);
+  const load = found === undefined ? undefined : commands[found.name];
+  const hasStreams = wantsStreams();
+  if (extras === undefined && (load === undefined || hasStreams)) return undefined;
+  if (hasStreams) ownStandardStreams(await extras?.colours());
   try {
-    const status: unknown = await run([...argv], { root, ...NO_PLUGINS });
+    const status =
+      load === undefined
+        ? await (await extras?.talk())?.show(argv)
+        : await (await load()).default.run(found?.rest ?? []);
     await finishOutput();
     return typeof status === 'number' ? status : 0;
   } catch (error) {
-    if (error instanceof Errors.ExitError) return error.oclif.exit ?? 0;
-    return await reportError(await asXceError(error, argv, root), argv);
+    if (extras === undefined && isAboutWords(error)) return undefined;
+    return await reportError(await asXceError(error, argv, extras), argv);
   }
 };
 
 /**
  * Runs one command line. Returns the exit status: 0, the job's status for `launch`, or the one that the error
- * table gives. Nothing else decides exit statuses. Does not return when a call on the storage is stuck.
+ * table gives. Nothing else decides exit statuses. Does not return when a call on the storage is stuck. Undefined
+ * without `extras` where the command line needs them; nothing has been read or written then.
  */
-export const main = async (argv: readonly string[], rootUrl: URL): Promise<number> => {
-  const status = await runCommand(argv, rootUrl);
-  return hasStuckCalls() ? endAbruptly(status) : status;
+export const runCommandLine = async (
+  argv: readonly string[],
+  commands: CommandTable,
+  extras?: Extras,
+): Promise<number | undefined> => {
+  const status = await runCommand(argv, commands, extras);
+  return hasStuckCalls() && status !== undefined ? endAbruptly(status) : status;
 };

@@ -3,7 +3,7 @@
  * plain lines. stderr is talk.
  */
 import { errnoOf, XceError } from '../base/errors.ts';
-import { isOutputClosed, writeStandard } from '../os/standard-output.ts';
+import { isOutputClosed, type StandardDescriptor, writeStandard } from '../os/standard-output.ts';
 
 const failed = (name: string, error: Error): XceError =>
   new XceError('output', `cannot write to ${name}: ${errnoOf(error) ?? error.message}`, {
@@ -27,13 +27,21 @@ let colours = NO_COLOURS;
 
 const COLUMNS_DEFAULT = 80;
 
+let hasStreams = false;
+
+/** Whether a standard stream is a terminal: of all others no more is known than that they are none. */
+export const isTerminal = (fd: StandardDescriptor): boolean =>
+  hasStreams && (fd === 1 ? process.stdout : process.stderr).isTTY;
+
 /**
- * Takes the errors of the standard streams over, from the listener as well that oclif puts on stdout and that
- * throws where nobody can catch it. A failed write is reported to whoever wrote; what oclif wrote by itself (help
- * and version), and when, only the stream knows: see finishOutput.
+ * Writes by Node's streams from now on, for terminals and for oclif, which writes by itself. Takes their errors over,
+ * from the listener as well that oclif puts on stdout and that throws where nobody can catch it. A failed write is
+ * reported to whoever wrote; what oclif wrote (help), and when, only the stream knows: see finishOutput.
  */
-export const ownStandardStreams = (wanted = NO_COLOURS): void => {
+export const ownStandardStreams = (wanted = colours): void => {
   colours = wanted;
+  if (hasStreams) return;
+  hasStreams = true;
   for (const stream of [process.stdout, process.stderr]) {
     // A terminal that nobody has told its size says 0, and a spinner would have a line for each letter.
     if (stream.columns === 0) stream.columns = COLUMNS_DEFAULT;
@@ -45,21 +53,19 @@ export const ownStandardStreams = (wanted = NO_COLOURS): void => {
   process.stderr.on('error', () => undefined);
 };
 
-/** Node's streams, or for a short program, which loads them only where it has to wait, the descriptors themselves. */
-let isInPlace = false;
+const NAMES = { 1: 'standard output', 2: 'standard error' } as const;
 
-/** For a program that neither knows a terminal nor shares its output with a framework. */
-export const writeInPlace = (): void => {
-  isInPlace = true;
-};
-
-const writeQuickly = async (data: string | Uint8Array): Promise<void> => {
+/** To the descriptor itself, without the streams, which take milliseconds to load; see ownStandardStreams. */
+const writeInPlace = async (fd: StandardDescriptor, data: string | Uint8Array): Promise<void> => {
   try {
-    await writeStandard(1, typeof data === 'string' ? Buffer.from(data) : data);
+    await writeStandard(fd, typeof data === 'string' ? Buffer.from(data) : data);
   } catch (error) {
-    throw failed('standard output', error instanceof Error ? error : new Error(String(error)));
+    throw failed(NAMES[fd], error instanceof Error ? error : new Error(String(error)));
   }
 };
+
+const write = (fd: StandardDescriptor, data: string | Uint8Array): Promise<void> =>
+  hasStreams ? writeTo(fd === 1 ? process.stdout : process.stderr, NAMES[fd], data) : writeInPlace(fd, data);
 
 /** Throws 'output' unless everything that was written to stdout so far has been delivered. */
 export const finishOutput = async (): Promise<void> => {
@@ -90,17 +96,15 @@ export const requireOutput = (): void => {
 };
 
 /** Writes all of it, or throws 'output' with the errno: a result that cannot be delivered is not a success. */
-export const writeOut = (data: string | Uint8Array): Promise<void> =>
-  isInPlace ? writeQuickly(data) : writeTo(process.stdout, 'standard output', data);
+export const writeOut = (data: string | Uint8Array): Promise<void> => write(1, data);
 
 /** What a job wrote to its stderr; for talk of the suite see writeTalk. */
-export const writeErr = (data: Uint8Array | string): Promise<void> =>
-  writeTo(process.stderr, 'standard error', data);
+export const writeErr = (data: string | Uint8Array): Promise<void> => write(2, data);
 
 /** A remark for the operator; never data. A broken stderr cannot be reported anywhere. */
 export const writeTalk = (text: string): void => {
-  if (isInPlace) writeStandard(2, Buffer.from(text)).catch(() => undefined);
-  else process.stderr.write(text);
+  if (hasStreams) process.stderr.write(text);
+  else writeStandard(2, Buffer.from(text)).catch(() => undefined);
 };
 
 export const writeJson = (value: unknown): Promise<void> => writeOut(`${JSON.stringify(value, null, 2)}\n`);

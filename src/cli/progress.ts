@@ -4,7 +4,7 @@
  */
 import { assert } from '../base/errors.ts';
 import type { Progress } from '../operations/progress.ts';
-import { writeTalk } from './print.ts';
+import { isTerminal, writeTalk } from './print.ts';
 
 export const plain = (write: (line: string) => void): Progress => ({
   phase: async (title, work) => {
@@ -53,6 +53,6 @@ export const silent: Progress = { phase: (_, work) => work(() => undefined) };
 /** listr2 draws on stdout, so its spinners are for the case where both streams are the operator's terminal. */
 export const chooseProgress = (json: boolean): Progress => {
   if (json) return silent;
-  if (process.stderr.isTTY && process.stdout.isTTY) return spinner;
+  if (isTerminal(2) && isTerminal(1)) return spinner;
   return plain((line) => writeTalk(`${new Date().toISOString()} ${line}\n`));
 };

@@ -6,6 +6,7 @@ import type { Config, Errors } from '@oclif/core';
 import { XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
 import { findNear } from '../config/near.ts';
+import { leadingWords } from './command-names.ts';
 
 const fold = (text: string): string => text.replace(/^-+/, '').replaceAll(/[ :-]/g, '_');
 
@@ -29,10 +30,9 @@ const nearestCommand = (words: readonly string[], known: readonly string[]): str
 
 const suggest = (near: string | undefined): string => (near === undefined ? '' : `; did you mean '${near}'?`);
 
-/** The words in front of the first flag; those behind `help` name what help is wanted for. */
-const leadingWords = (argv: readonly string[]): readonly string[] => {
-  const end = argv.findIndex((word) => word.startsWith('-'));
-  const words = end === -1 ? argv : argv.slice(0, end);
+/** What a command line is about: the words behind `help` name what help is wanted for. */
+const wordsOf = (argv: readonly string[]): readonly string[] => {
+  const words = leadingWords(argv);
   return words[0] === 'help' ? words.slice(1) : words;
 };
 
@@ -128,7 +128,7 @@ const describeOther = (message: string): string => {
 
 /** What oclif's error about `argv` becomes: 'usage', with the help that fits as the next command. */
 export const toUsageError = (error: Errors.CLIError, argv: readonly string[], config: Config): XceError => {
-  const words = leadingWords(argv);
+  const words = wordsOf(argv);
   const command = findCommand(words, config);
   if (command === undefined) {
     if (words.length > 0) return explainUnknownCommand(words, config, error);

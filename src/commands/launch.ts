@@ -1,5 +1,5 @@
-import { Flags } from '@oclif/core';
-import { BaseCommand } from '../cli/base-command.ts';
+import * as Flags from '@oclif/core/flags';
+import { ContextCommand } from '../cli/context-command.ts';
 import {
   countFlag,
   durationFlag,
@@ -17,7 +17,7 @@ import { MPI_LAUNCHERS } from '../mpi/launchers.ts';
 import { collectEnvironment } from '../operations/environment.ts';
 import { launchJob } from '../operations/launch.ts';
 
-export default class Launch extends BaseCommand {
+export default class Launch extends ContextCommand {
   static override summary = 'Run a command in the sandbox of a job on every node, or an MPI program.';
   static override description =
     'All nodes are prepared before anything starts; if one refuses, nothing starts. Exit status: that of the first step that failed, 128 plus the number of its signal, or 125 when the launch itself failed.';

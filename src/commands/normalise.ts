@@ -1,10 +1,10 @@
-import { Flags } from '@oclif/core';
-import { BaseCommand } from '../cli/base-command.ts';
+import * as Flags from '@oclif/core/flags';
+import { ContextCommand } from '../cli/context-command.ts';
 import { leaseSelection, selectionUsage, toSelection } from '../cli/flags.ts';
 import { renderNormalised } from '../cli/render-job.ts';
 import { normaliseLease, requireComplete } from '../operations/normalise.ts';
 
-export default class Normalise extends BaseCommand {
+export default class Normalise extends ContextCommand {
   static override summary = 'Hand the files of a job to its submitter, or look what would be handed over.';
   static override description =
     'Changes owners only once every node has certified that nothing of the uid runs; `lease release` does all of it. A walk that finds something left is an error after the report.';

@@ -1,9 +1,9 @@
-import { BaseCommand } from '../cli/base-command.ts';
+import { ContextCommand } from '../cli/context-command.ts';
 import { durationFlag, hookFlags, jobTermsFlags, toHookInput } from '../cli/flags.ts';
 import { renderAllocated } from '../cli/render-lease.ts';
 import { runProlog } from '../operations/prolog.ts';
 
-export default class Prolog extends BaseCommand {
+export default class Prolog extends ContextCommand {
   static override summary = 'Begin a job for its batch system: lease a uid, and ask every node.';
   static override description =
     'For the hooks of the batch system; man xce-sandbox-hooks. What its environment does not say is given by flags. Repeating it changes nothing.';

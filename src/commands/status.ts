@@ -1,9 +1,9 @@
-import { Flags } from '@oclif/core';
-import { BaseCommand } from '../cli/base-command.ts';
+import * as Flags from '@oclif/core/flags';
+import { ContextCommand } from '../cli/context-command.ts';
 import { renderStatus } from '../cli/render-job.ts';
 import { readStatus, requireAnswers } from '../operations/status.ts';
 
-export default class Status extends BaseCommand {
+export default class Status extends ContextCommand {
   static override summary = 'Show leases, and the sandboxes that the workers have.';
   static override description =
     'Fails, with all that was found, where a node gives no answer that was named, or that a lease still waits for, or where none answers at all.';

@@ -1,9 +1,9 @@
-import { BaseCommand } from '../cli/base-command.ts';
+import { ContextCommand } from '../cli/context-command.ts';
 import { leaseSelection, selectionUsage, toSelection } from '../cli/flags.ts';
 import { renderStopped } from '../cli/render-job.ts';
 import { stopJob } from '../operations/stop.ts';
 
-export default class Stop extends BaseCommand {
+export default class Stop extends ContextCommand {
   static override summary = 'End every step of a job on all its nodes. Its lease stays.';
   static override usage = selectionUsage('stop');
   static override flags = leaseSelection;

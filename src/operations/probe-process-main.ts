@@ -9,7 +9,7 @@ import { ERROR_MARK } from './probe-process.ts';
 const [directory = '', probe = ''] = process.argv.slice(2);
 const hand = new ProbeHand({ files: logFiles, wait: pause }, directory, probe);
 
-await serveLines(async (line) => {
+void serveLines(async (line) => {
   try {
     const { actions } = decodeRequest('probe-act', Buffer.from(line));
     return JSON.stringify({ results: await hand.perform(actions) });

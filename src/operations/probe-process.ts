@@ -13,7 +13,7 @@ export const ERROR_MARK = '!';
 /** What runs the program, without its arguments. */
 export const probeProgram = (): readonly [string, string] => [
   process.execPath,
-  join(findPackage(import.meta.url).root, 'dist', 'probe-process.js'),
+  join(findPackage(import.meta.filename).root, 'dist', 'probe-process.cjs'),
 ];
 
 export const startProbeProcess = async (

@@ -1,11 +1,13 @@
 /**
  * Runs a CommonJS bundle with the code that V8 made of it in an earlier run. Without, a short program spends more time
  * on compiling than on anything else. V8 itself refuses code of another version, processor or set of options; that the
- * code belongs to this very bundle is told by the bundle's inode, size and time of change.
+ * code belongs to this very bundle is told by the bundle's inode, size and time of change. Code is written by root
+ * alone, and run by everybody.
  */
 import {
   closeSync,
   constants,
+  fchmodSync,
   fstatSync,
   mkdirSync,
   openSync,
@@ -63,7 +65,14 @@ const writeCode = (path: string, key: Buffer, code: Buffer): void => {
   try {
     mkdirSync(dirname(path), { recursive: true, mode: 0o711 });
     try {
-      writeFileSync(temporary, Buffer.concat([key, code]), { flag: 'wx', mode: 0o600 });
+      const fd = openSync(temporary, 'wx', 0o600);
+      try {
+        writeFileSync(fd, Buffer.concat([key, code]));
+        // Whatever the umask: nothing of it is secret.
+        fchmodSync(fd, 0o644);
+      } finally {
+        closeSync(fd);
+      }
       renameSync(temporary, path);
     } finally {
       rmSync(temporary, { force: true });
@@ -73,13 +82,13 @@ const writeCode = (path: string, key: Buffer, code: Buffer): void => {
   }
 };
 
-/** `load` is the `require` of the caller, beside which the bundle lies. */
+/** `load` is the `require` of the caller, beside which the bundle lies; of that all letters are ASCII. */
 export const runCached = (bundlePath: string, codePath: string, load: NodeJS.Require): CachedBundle => {
   const { bytes, identity } = readWhole(bundlePath);
   const key = Buffer.alloc(KEY_BYTES, ' ');
   key.write(identity, 'latin1');
   const cachedData = readCode(codePath, key);
-  const text = `(function(exports,require,module,__filename,__dirname){${bytes.toString('utf8')}\n})`;
+  const text = `(function(exports,require,module,__filename,__dirname){${bytes.toString('latin1')}\n})`;
   const script = new Script(text, {
     filename: bundlePath,
     ...(cachedData === undefined ? {} : { cachedData }),
@@ -89,6 +98,7 @@ export const runCached = (bundlePath: string, codePath: string, load: NodeJS.Req
   return {
     exports: module.exports,
     save: () => {
+      if (process.geteuid?.() !== 0) return;
       if (cachedData !== undefined && script.cachedDataRejected !== true) return;
       writeCode(codePath, key, script.createCachedData());
     },

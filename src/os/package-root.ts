@@ -1,5 +1,4 @@
 import { dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { XceError } from '../base/errors.ts';
 import { readBounded } from './files.ts';
 
@@ -19,12 +18,12 @@ const readVersion = (path: string): string | undefined => {
 };
 
 /** The installed package that a module belongs to: its directory and its version. */
-export const findPackage = (moduleUrl: string): { readonly root: string; readonly version: string } => {
-  let root = dirname(fileURLToPath(moduleUrl));
+export const findPackage = (modulePath: string): { readonly root: string; readonly version: string } => {
+  let root = dirname(modulePath);
   for (let level = 0; level < LEVELS_MAX; level += 1) {
     const version = readVersion(join(root, 'package.json'));
     if (version !== undefined) return { root, version };
     root = dirname(root);
   }
-  throw new XceError('bug', `the package of ${moduleUrl} cannot be found`);
+  throw new XceError('bug', `the package of ${modulePath} cannot be found`);
 };

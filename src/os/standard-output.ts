@@ -24,10 +24,15 @@ export const mayBeTerminal = (fd: StandardDescriptor): boolean => {
   return facts.isCharacterDevice() && facts.rdev !== NULL_DEVICE;
 };
 
+/** Descriptors that had to be waited for: what comes later must not overtake what their stream still holds. */
+const streams = new Set<StandardDescriptor>();
+
 const writeByStream = (fd: StandardDescriptor, data: Uint8Array): Promise<void> =>
   new Promise((resolve, reject) => {
     const stream = fd === 1 ? process.stdout : process.stderr;
-    stream.once('error', reject);
+    // Each write tells its own failure; as an event it would end the process.
+    if (!streams.has(fd)) stream.on('error', () => undefined);
+    streams.add(fd);
     stream.write(data, (error) => (error ? reject(error) : resolve()));
   });
 
@@ -52,7 +57,7 @@ const openAtOnce = (fd: StandardDescriptor): number | undefined => {
  * Rejects with the system's error.
  */
 export const writeStandard = async (fd: StandardDescriptor, data: Uint8Array): Promise<void> => {
-  const own = openAtOnce(fd);
+  const own = streams.has(fd) ? undefined : openAtOnce(fd);
   if (own === undefined) return await writeByStream(fd, data);
   let done = 0;
   try {

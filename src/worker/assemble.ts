@@ -56,7 +56,7 @@ export const assemble = (
   const report = (entry: Report): void => write(entryOfReport(entry));
 
   const { cluster, worker, sandbox, mpi, directory, nodes, pool } = settings;
-  const installed = findPackage(import.meta.url);
+  const installed = findPackage(import.meta.filename);
   const ticketKey = loadTicketPublicKey(cluster.pki);
   const state = openWorkerState(worker.stateDirectory, worker.runDirectory);
   const names = createNameService({ controlUid: directory.controlUid, timeoutMs: directory.timeoutMs });

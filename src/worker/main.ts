@@ -229,7 +229,7 @@ const perform = async (argv: readonly string[]): Promise<number> => {
       options: { config: { type: 'string' }, version: { type: 'boolean' }, help: { type: 'boolean' } },
     });
     if (values.help === true) process.stdout.write(USAGE);
-    else if (values.version === true) process.stdout.write(`${findPackage(import.meta.url).version}\n`);
+    else if (values.version === true) process.stdout.write(`${findPackage(import.meta.filename).version}\n`);
     else await run(values.config);
     return 0;
   } catch (error) {

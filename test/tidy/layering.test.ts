@@ -141,6 +141,8 @@ describe('layers', () => {
 
   test('arrows between commands, cli, operations and the rest go down only', () => {
     const above: Readonly<Record<string, readonly string[]>> = {
+      'main.ts': [],
+      'main-renew.ts': [],
       commands: [],
       cli: ['commands'],
       operations: ['commands', 'cli'],

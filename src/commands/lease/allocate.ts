@@ -1,12 +1,12 @@
-import { Flags } from '@oclif/core';
+import * as Flags from '@oclif/core/flags';
 import type { Attempt } from '../../base/ids.ts';
-import { BaseCommand } from '../../cli/base-command.ts';
+import { ContextCommand } from '../../cli/context-command.ts';
 import { attemptFlag, durationFlag, jobFlag } from '../../cli/flags.ts';
 import { requireOutput } from '../../cli/print.ts';
 import { renderAllocated } from '../../cli/render-lease.ts';
 import { allocateLease } from '../../operations/lease-allocate.ts';
 
-export default class LeaseAllocate extends BaseCommand {
+export default class LeaseAllocate extends ContextCommand {
   static override summary = 'Lease one uid of the pool to a job attempt.';
   static override description =
     'Repeating the command while the lease is active gives the same lease; an attempt that has ended gets none.';

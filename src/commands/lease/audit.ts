@@ -1,8 +1,8 @@
-import { BaseCommand } from '../../cli/base-command.ts';
+import { ContextCommand } from '../../cli/context-command.ts';
 import { renderAudit } from '../../cli/render-lease.ts';
 import { auditUids, requireClean } from '../../operations/uid-audit.ts';
 
-export default class LeaseAudit extends BaseCommand {
+export default class LeaseAudit extends ContextCommand {
   static override summary = 'Ask the name service about the uid of every lease.';
   static override description =
     "Nobody may have a uid that is leased. A lease whose uid is somebody's goes into quarantine, where `lease release` leaves it until the name service no longer knows the uid.";

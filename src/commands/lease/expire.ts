@@ -1,10 +1,10 @@
-import { Flags } from '@oclif/core';
-import { BaseCommand } from '../../cli/base-command.ts';
+import * as Flags from '@oclif/core/flags';
+import { ContextCommand } from '../../cli/context-command.ts';
 import { leaseSelection, toSelection } from '../../cli/flags.ts';
 import { renderExpired } from '../../cli/render-lease.ts';
 import { expireLeases, requireSure } from '../../operations/lease-expire.ts';
 
-export default class LeaseExpire extends BaseCommand {
+export default class LeaseExpire extends ContextCommand {
   static override summary = 'Put leases whose time is over into quarantine.';
   static override description =
     'Ends the right to run and nothing else: the uid waits for `lease release`. Refused where the clock of this host cannot prove that the time is over.';

@@ -1,9 +1,9 @@
-import { BaseCommand } from '../../cli/base-command.ts';
+import { ContextCommand } from '../../cli/context-command.ts';
 import { peerFlag, probeTimeoutFlag } from '../../cli/flags.ts';
 import { renderPosition } from '../../cli/render-lease.ts';
 import { initLeaseLog } from '../../operations/lease-log.ts';
 
-export default class LeaseInit extends BaseCommand {
+export default class LeaseInit extends ContextCommand {
   static override summary = 'Create the lease log of this cluster and instance.';
   static override description =
     'Done once. Refused where anything of an earlier log is found, and on storage that does not keep what the log needs.';

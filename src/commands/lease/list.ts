@@ -1,10 +1,10 @@
-import { Flags } from '@oclif/core';
-import { BaseCommand } from '../../cli/base-command.ts';
+import * as Flags from '@oclif/core/flags';
+import { ContextCommand } from '../../cli/context-command.ts';
 import { renderLeases } from '../../cli/render-lease.ts';
 import { LEASE_STATUSES } from '../../lease/lease.ts';
 import { listLeases } from '../../operations/lease-show.ts';
 
-export default class LeaseList extends BaseCommand {
+export default class LeaseList extends ContextCommand {
   static override summary = 'List the leases that hold a uid.';
   static override flags = {
     status: Flags.option({ options: LEASE_STATUSES, multiple: true })({

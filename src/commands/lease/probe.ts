@@ -1,10 +1,10 @@
-import { Flags } from '@oclif/core';
-import { BaseCommand } from '../../cli/base-command.ts';
+import * as Flags from '@oclif/core/flags';
+import { ContextCommand } from '../../cli/context-command.ts';
 import { peerFlag, probeTimeoutFlag } from '../../cli/flags.ts';
 import { renderProbe } from '../../cli/render-lease.ts';
 import { probeStorage } from '../../operations/lease-probe.ts';
 
-export default class LeaseProbe extends BaseCommand {
+export default class LeaseProbe extends ContextCommand {
   static override summary = 'Try whether storage keeps the promises of the lease log.';
   static override description =
     'Shared storage is tried by two controllers: --listen on one of them, then --peer on the other. Both write down what they have seen.';

@@ -1,10 +1,10 @@
-import { Flags } from '@oclif/core';
-import { BaseCommand } from '../../cli/base-command.ts';
+import * as Flags from '@oclif/core/flags';
+import { ContextCommand } from '../../cli/context-command.ts';
 import { leaseSelection, nodeFlag, toSelection } from '../../cli/flags.ts';
 import { renderLease } from '../../cli/render-lease.ts';
 import { reclaimNode } from '../../operations/lease-reclaim.ts';
 
-export default class LeaseReclaim extends BaseCommand {
+export default class LeaseReclaim extends ContextCommand {
   static override summary = 'Attest that a lost node of a lease is fenced off.';
   static override description =
     'The attempt ends, and its files may go to the submitter without the node. The uid stays until the node has certified after its return, and no job may use the node until then.';

@@ -1,8 +1,8 @@
-import { BaseCommand } from '../../cli/base-command.ts';
+import { ContextCommand } from '../../cli/context-command.ts';
 import { renderRepair } from '../../cli/render-lease.ts';
 import { repairLeaseLog } from '../../operations/lease-repair.ts';
 
-export default class LeaseRepair extends BaseCommand {
+export default class LeaseRepair extends ContextCommand {
   static override summary = 'Go on in a new file where a crash left the lease log unfinished.';
   static override description =
     'The unfinished file stays as it is. Bytes that do not check are refused, and nothing is touched; what to do then stands in xce-sandbox-log(5), RECOVERY.';

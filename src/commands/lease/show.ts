@@ -1,9 +1,9 @@
-import { BaseCommand } from '../../cli/base-command.ts';
+import { ContextCommand } from '../../cli/context-command.ts';
 import { leaseSelection, selectionUsage, toSelection } from '../../cli/flags.ts';
 import { renderLease } from '../../cli/render-lease.ts';
 import { showLease } from '../../operations/lease-show.ts';
 
-export default class LeaseShow extends BaseCommand {
+export default class LeaseShow extends ContextCommand {
   static override summary = 'Show one lease, and what it waits for.';
   static override usage = selectionUsage('lease show');
   static override flags = leaseSelection;

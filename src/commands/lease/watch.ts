@@ -1,10 +1,10 @@
-import { BaseCommand } from '../../cli/base-command.ts';
+import { ContextCommand } from '../../cli/context-command.ts';
 import { endOnSignal } from '../../cli/end-on-signal.ts';
 import { writeOut } from '../../cli/print.ts';
 import { renderFollowed } from '../../cli/render-watch.ts';
 import { formatFollowed, watchLeaseLog } from '../../operations/lease-watch.ts';
 
-export default class LeaseWatch extends BaseCommand {
+export default class LeaseWatch extends ContextCommand {
   static override summary = 'Show what happens in the lease log from now on, whichever host writes it.';
   static override description =
     'Ends on SIGINT or SIGTERM, and when nobody reads it any more. With --json it writes JSON lines; see xce-sandbox-log(5). No lock is taken.';

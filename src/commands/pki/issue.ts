@@ -1,4 +1,4 @@
-import { Flags } from '@oclif/core';
+import * as Flags from '@oclif/core/flags';
 import { BaseCommand } from '../../cli/base-command.ts';
 import { countFlag } from '../../cli/flags.ts';
 import { renderBundle } from '../../cli/render-config.ts';

@@ -1,4 +1,4 @@
-import { Flags } from '@oclif/core';
+import * as Flags from '@oclif/core/flags';
 import { BaseCommand } from '../../cli/base-command.ts';
 import { renderRevocation } from '../../cli/render-config.ts';
 import { revokeCertificates } from '../../operations/pki.ts';

@@ -1,9 +1,9 @@
-import { Flags } from '@oclif/core';
-import { BaseCommand } from '../../cli/base-command.ts';
+import * as Flags from '@oclif/core/flags';
+import { ContextCommand } from '../../cli/context-command.ts';
 import { renderMetrics } from '../../cli/render-metrics.ts';
 import { readMetrics } from '../../operations/worker-metrics.ts';
 
-export default class WorkerMetrics extends BaseCommand {
+export default class WorkerMetrics extends ContextCommand {
   static override summary = 'Show what a worker has counted, in the text format of Prometheus.';
   static override description =
     'Of the worker of this host, over its own socket, or with --node of another one, with the certificate of this host.';

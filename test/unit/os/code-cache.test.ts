@@ -37,7 +37,7 @@ const run = (): { readonly answer: number; readonly platform: string; readonly w
 test('the first run keeps its code, and the second runs with it', () => {
   write(1);
   expect(run()).toEqual({ answer: 1, platform: 'linux', written: true });
-  expect(statSync(code()).mode & 0o777).toBe(0o600);
+  expect(statSync(code()).mode & 0o777).toBe(0o644);
   expect(run()).toEqual({ answer: 1, platform: 'linux', written: false });
 });
 
