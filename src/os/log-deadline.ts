@@ -36,15 +36,16 @@ const setAlarm = (atMs: number): void => {
   if (alarm !== undefined && alarm.atMs <= atMs) return;
   clearTimeout(alarm?.timer);
   // What has come while this process itself stood still is in time: it is delivered before setImmediate.
-  const timer = setTimeout(() => setImmediate(ring), Math.max(1, atMs - performance.now()));
+  const due = (): unknown => setImmediate(giveUpDue, performance.now());
+  const timer = setTimeout(due, Math.max(1, atMs - performance.now()));
   // A call that is under way keeps the process by itself.
   timer.unref();
   alarm = { timer, atMs };
 };
 
-const ring = (): void => {
+/** `nowMs` is when the timer went off: for what became due since then no answer has been waited for yet. */
+const giveUpDue = (nowMs: number): void => {
   alarm = undefined;
-  const nowMs = performance.now();
   for (const one of waiting) {
     if (one.untilMs <= nowMs) one.giveUp();
     else setAlarm(one.untilMs);
