@@ -38,6 +38,8 @@ class LineEncoder {
   #start:
     | { readonly epoch: number; readonly token: string; readonly bytes: number; readonly crc: number }
     | undefined;
+  /** Where the numbers of the last line end: there are spaces from here to the checksum. */
+  #end = LINE_BYTES;
 
   constructor(identity: LogIdentity) {
     this.#identity = identity;
@@ -58,7 +60,8 @@ class LineEncoder {
     const { bytes, crc } = this.#startOf(seen);
     const end = bytes + line.write(`,"sequence":${seen.sequence},"chain":${seen.chain}}`, bytes, 'latin1');
     assert(end < LINE_BYTES - 16, 'a memory fits into its line');
-    line.fill(' ', end, LINE_BYTES - CHECK_CHARS - 1);
+    if (end < this.#end) line.fill(' ', end, LINE_BYTES - CHECK_CHARS - 1);
+    this.#end = end;
     const check = crcOf(line, bytes, end, crc).toString(16).padStart(CHECK_CHARS, '0');
     line.write(`${check}\n`, LINE_BYTES - CHECK_CHARS - 1, 'latin1');
     return line;
