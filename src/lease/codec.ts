@@ -44,17 +44,18 @@ export const newerBytes = (what: string, version: number, known: number, kind: n
     { next: 'install on this host the version that wrote the log' },
   );
 
-const WORD_PLACES_LOG2 = 14;
-const WORD_PLACES = 1 << WORD_PLACES_LOG2;
-/** Words differ at their ends (node names are numbered), so that the place follows from these bytes of them. */
+/** Words of one hash share a set of so many places. */
+const WORD_SETS_LOG2 = 12;
+const SET_PLACES = 4;
+const WORD_PLACES = SET_PLACES << WORD_SETS_LOG2;
+/** Words differ at their ends (node names are numbered), so that the hash is that of these bytes of them. */
 const WORD_END_BYTES = 4;
 
-const placeOf = (view: DataView, start: number, end: number): number => {
+const hashOf = (view: DataView, start: number, end: number): number => {
   let hash = end - start;
   for (let at = Math.max(start, end - WORD_END_BYTES); at < end; at += 1)
-    hash = Math.imul(hash, 0x01000193) ^ view.getUint8(at);
-  // Words that follow on each other must not be neighbours: these take each other's places.
-  return Math.imul(hash, 0x9e3779b1) >>> (32 - WORD_PLACES_LOG2);
+    hash = Math.imul(hash ^ view.getUint8(at), 0x9e3779b1) ^ (hash >>> 15);
+  return Math.imul(hash, 0x85ebca6b);
 };
 
 const isAt = (word: DataView, view: DataView, start: number, end: number): boolean => {
@@ -67,27 +68,33 @@ const isAt = (word: DataView, view: DataView, start: number, end: number): boole
 };
 
 /**
- * Texts that occur again and again, and what follows from such bytes, kept once and found by their bytes. Each has two
- * places, where the newest two stay: a log of ever new texts cannot make it grow.
+ * Texts that occur again and again, and what follows from such bytes, kept once and found by their bytes. A new one
+ * takes the place of another of its set: a log of ever new texts cannot make it grow.
  */
 export class WordTable<Word> {
+  readonly #hashes = new Int32Array(WORD_PLACES);
   readonly #bytes: (DataView | undefined)[] = new Array(WORD_PLACES);
   readonly #words: (Word | undefined)[] = new Array(WORD_PLACES);
+  #turn = 0;
 
   /** The word that view[start, end) is, when it is known. */
   find(view: DataView, start: number, end: number): Word | undefined {
-    const place = placeOf(view, start, end);
-    const known = this.#bytes[place];
-    if (known !== undefined && isAt(known, view, start, end)) return this.#words[place];
-    const other = this.#bytes[place ^ 1];
-    return other !== undefined && isAt(other, view, start, end) ? this.#words[place ^ 1] : undefined;
+    const hash = hashOf(view, start, end);
+    const first = (hash >>> (32 - WORD_SETS_LOG2)) * SET_PLACES;
+    for (let place = first; place < first + SET_PLACES; place += 1) {
+      if (this.#hashes[place] !== hash) continue;
+      const known = this.#bytes[place];
+      if (known !== undefined && isAt(known, view, start, end)) return this.#words[place];
+    }
+    return undefined;
   }
 
   keep(view: DataView, start: number, end: number, word: Word): Word {
-    const place = placeOf(view, start, end);
-    this.#bytes[place ^ 1] = this.#bytes[place];
-    this.#words[place ^ 1] = this.#words[place];
+    const hash = hashOf(view, start, end);
+    this.#turn = (this.#turn + 1) % SET_PLACES;
+    const place = (hash >>> (32 - WORD_SETS_LOG2)) * SET_PLACES + this.#turn;
     const from = view.byteOffset + start;
+    this.#hashes[place] = hash;
     this.#bytes[place] = new DataView(view.buffer.slice(from, from + end - start));
     this.#words[place] = word;
     return word;

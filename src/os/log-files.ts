@@ -121,6 +121,8 @@ type Calls = {
 };
 
 const lstatPooled = promisify(lstat);
+const readPooled = promisify(read);
+const writePooled = promisify(write);
 
 /** Asked in the thread pool: storage that hangs holds up nobody but who asked. */
 const pooled: Calls = {
@@ -141,12 +143,12 @@ const pooled: Calls = {
   lstatBig: (path) => lstatPooled(path, { bigint: true }),
   mkdir: promisify(mkdir),
   open: promisify(open),
-  read: async (...what) => (await promisify(read)(...what)).bytesRead,
+  read: async (...what) => (await readPooled(...what)).bytesRead,
   readdir: promisify(readdir),
   rename: promisify(rename),
   statfs: promisify(statfs),
   unlink: promisify(unlink),
-  write: async (...what) => (await promisify(write)(...what)).bytesWritten,
+  write: async (...what) => (await writePooled(...what)).bytesWritten,
 };
 
 /** Without the error: to make one takes longer than the call. */

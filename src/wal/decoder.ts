@@ -53,8 +53,8 @@ export class Frame {
   type: RecordType = TYPE.header;
   sequence = 0;
   offset = 0;
-  /** The frame checksum, which the next frame repeats. */
-  chain = 0;
+  /** The frame checksum, as a word with a sign. */
+  check = 0;
   /** The payload is bytes[start, end); it lives until the next frame. */
   bytes: Uint8Array;
   view: DataView;
@@ -67,6 +67,10 @@ export class Frame {
     this.view = viewOf(bytes);
   }
 
+  /** The frame checksum, which the next frame repeats. */
+  get chain(): number {
+    return this.check >>> 0;
+  }
   /** Behind this frame. */
   get next(): FramePosition {
     const offset = this.offset + HEADER_BYTES + (this.end - this.start) + TRAILER_BYTES;
@@ -112,7 +116,7 @@ export const isWithoutStart = async (source: ByteSource): Promise<boolean> => {
   const length = await readUpTo(source, bytes, 0);
   if (bytes.every((byte) => byte === 0)) return true;
   const view = viewOf(bytes);
-  if (length < HEADER_BYTES || crcOfView(view, 0, CHECKED_HEADER_BYTES) !== view.getUint32(FIELD.check)) {
+  if (length < HEADER_BYTES || crcOfView(view, 0, CHECKED_HEADER_BYTES) !== view.getInt32(FIELD.check)) {
     return false;
   }
   return view.getUint32(FIELD.sequence) > 0 || view.getUint32(FIELD.sequence + 4) > 0;
@@ -197,6 +201,7 @@ class FrameWindow {
   #end = 0;
   #offset: number;
   #sequence: number;
+  /** As a word with a sign. */
   #chain: number;
 
   constructor(path: string, from: FramePosition, bytes: number) {
@@ -206,12 +211,12 @@ class FrameWindow {
     this.#frame = new Frame(path, this.#buffer);
     this.#offset = from.offset;
     this.#sequence = from.sequence;
-    this.#chain = from.chain;
+    this.#chain = from.chain | 0;
   }
 
   /** Behind the last frame that was visited. */
   get position(): FramePosition {
-    return { offset: this.#offset, sequence: this.#sequence, chain: this.#chain };
+    return { offset: this.#offset, sequence: this.#sequence, chain: this.#chain >>> 0 };
   }
   /** Bytes behind it that are in memory. */
   get restBytes(): number {
@@ -252,7 +257,7 @@ class FrameWindow {
       const start = this.#start;
       const offset = this.#offset;
       const headerCheck = crcOfView(view, start, start + CHECKED_HEADER_BYTES);
-      if (headerCheck !== view.getUint32(start + FIELD.check))
+      if (headerCheck !== view.getInt32(start + FIELD.check))
         return { reason: 'the checksum of a frame header is wrong', suspect: UNKNOWN };
       const kind = view.getInt32(start + FIELD.version);
       const type = (kind >> 16) & 0xff;
@@ -264,14 +269,14 @@ class FrameWindow {
         !isRecordType(type) ||
         length > PAYLOAD_BYTES_MAX ||
         sequenceAt(view, start) !== sequence ||
-        view.getUint32(start + FIELD.chain) !== this.#chain
+        view.getInt32(start + FIELD.chain) !== this.#chain
       )
         throw this.#refuseHeader();
       const frameBytes = HEADER_BYTES + length + TRAILER_BYTES;
       if (frameBytes > this.#end - start) return undefined;
       const payloadEnd = start + HEADER_BYTES + length;
       const check = crcOfView(view, start + HEADER_BYTES, payloadEnd, headerCheck);
-      const found = view.getUint32(payloadEnd);
+      const found = view.getInt32(payloadEnd);
       if (check !== found)
         return {
           reason: 'the checksum of a record is wrong',
@@ -280,7 +285,7 @@ class FrameWindow {
       frame.type = type;
       frame.sequence = sequence;
       frame.offset = offset;
-      frame.chain = check;
+      frame.check = check;
       frame.start = start + HEADER_BYTES;
       frame.end = payloadEnd;
       visit(frame);

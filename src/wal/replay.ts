@@ -81,9 +81,9 @@ export class Replay<State, Event> {
   #markMet = false;
   /** The last record and the one before it; plain numbers, because every record changes them. */
   #lastSequence = -1;
-  #lastChain = 0;
+  #lastCheck = 0;
   #beforeSequence = -1;
-  #beforeChain = 0;
+  #beforeCheck = 0;
   readonly #applyEvent: VisitEvent;
   #header: LogHeader | undefined;
   #complete: CompleteRecord | undefined;
@@ -116,13 +116,13 @@ export class Replay<State, Event> {
   /** The last record. Not to be asked before there is one. */
   get last(): Mark {
     assert(this.#lastSequence >= 0, 'a replay that has read nothing has no last record');
-    return { sequence: this.#lastSequence, chain: this.#lastChain };
+    return { sequence: this.#lastSequence, chain: this.#lastCheck >>> 0 };
   }
   /** The record before the last: the owner had acknowledged it when it wrote the last one. */
   get before(): Mark | undefined {
     return this.#beforeSequence < 0
       ? undefined
-      : { sequence: this.#beforeSequence, chain: this.#beforeChain };
+      : { sequence: this.#beforeSequence, chain: this.#beforeCheck >>> 0 };
   }
   get tornBytes(): number {
     return this.#tornBytes;
@@ -173,9 +173,9 @@ export class Replay<State, Event> {
   /** The owner has appended `events` itself and applied them to the state: the position follows. */
   follow(position: FramePosition, wallMs: number): void {
     this.#beforeSequence = this.#lastSequence;
-    this.#beforeChain = this.#lastChain;
+    this.#beforeCheck = this.#lastCheck;
     this.#lastSequence = position.sequence - 1;
-    this.#lastChain = position.chain;
+    this.#lastCheck = position.chain | 0;
     this.#position = position;
     this.#wallMs = wallMs;
   }
@@ -187,9 +187,9 @@ export class Replay<State, Event> {
       throw frame.locate(error);
     }
     this.#beforeSequence = this.#lastSequence;
-    this.#beforeChain = this.#lastChain;
+    this.#beforeCheck = this.#lastCheck;
     this.#lastSequence = frame.sequence;
-    this.#lastChain = frame.chain;
+    this.#lastCheck = frame.check;
     if (frame.sequence === this.#mark?.sequence) this.#markMet = frame.chain === this.#mark.chain;
   }
 
