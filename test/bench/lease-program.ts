@@ -36,7 +36,7 @@ import { openLeaseLog } from '../../src/operations/lease-log-ports.ts';
 import { bootClock } from '../../src/os/boot-clock.ts';
 import { readBootId } from '../../src/os/clock.ts';
 import { systemConfigPorts } from '../../src/os/config-ports.ts';
-import { logFiles } from '../../src/os/log-files.ts';
+import { hostFiles } from '../../src/os/log-files.ts';
 import {
   type EncodedFrame,
   encodeBase,
@@ -271,7 +271,7 @@ const writeLog = async (directory: string, records: number): Promise<void> => {
 
 const replayLog = async (directory: string): Promise<void> => {
   const path = join(directory, LOG_PATH);
-  const file = await logFiles.open(path, 'read');
+  const file = await hostFiles.open(path, 'read');
   const replay = new Replay(viewOf(leaseMachine), { path, epoch: 1, identity });
   const startMs = nowMs();
   await replay.advance(file);
