@@ -1,14 +1,32 @@
 /**
- * The server's side of HTTP/2 over connections that exist already, with the bounds of the worker protocol.
+ * HTTP/2 sessions over connections that exist already, with the bounds of the worker protocol.
  */
-import { performServerHandshake, type ServerHttp2Session } from 'node:http2';
+import {
+  type ClientHttp2Session,
+  connect,
+  constants,
+  performServerHandshake,
+  type ServerHttp2Session,
+} from 'node:http2';
 import type { Socket } from 'node:net';
 
 export type {
+  ClientHttp2Session,
+  ClientHttp2Stream,
+  Http2Session,
   IncomingHttpHeaders,
   ServerHttp2Session,
   ServerHttp2Stream,
 } from 'node:http2';
+
+/** Error codes of RFC 9113 section 7 that are used here. */
+export const H2 = {
+  noError: constants.NGHTTP2_NO_ERROR,
+  internalError: constants.NGHTTP2_INTERNAL_ERROR,
+  refusedStream: constants.NGHTTP2_REFUSED_STREAM,
+  cancel: constants.NGHTTP2_CANCEL,
+  enhanceYourCalm: constants.NGHTTP2_ENHANCE_YOUR_CALM,
+} as const;
 
 export type SessionBounds = {
   readonly streamsMax: number;
@@ -39,3 +57,17 @@ export const serveHttp2 = (socket: Socket, bounds: SessionBounds): ServerHttp2Se
   };
   return performServerHandshake(socket, options);
 };
+
+/** The client's side of a connection. */
+export const openHttp2 = (socket: Socket, bounds: SessionBounds): ClientHttp2Session =>
+  connect('http://xce', {
+    createConnection: () => socket,
+    maxHeaderListPairs: bounds.headerPairsMax,
+    maxSessionMemory: bounds.sessionMemoryMegabytesMax,
+    maxReservedRemoteStreams: 0,
+    settings: {
+      enablePush: false,
+      maxHeaderListSize: bounds.headerBytesMax,
+      initialWindowSize: bounds.windowBytes,
+    },
+  });

@@ -3,24 +3,40 @@
  */
 import { XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
+import { type ClientHttp2Stream, H2, type Http2Session } from '../os/http2.ts';
 import { decodeEvent, decodeWireError, encodeDocument } from './decode.ts';
 import { createFrameDecoder, encodeFrame, encodeFrameHeader, SERVER_CHANNELS } from './frame.ts';
-import { H2 } from './h2-frames.ts';
-import type { H2Request } from './h2-request.ts';
 import { STREAM } from './message.ts';
 import type { ClientStream, ServerFrame } from './session.ts';
 
-/** Why a request was cut. `closed` is that of the session. */
-export const explainCut = ({ code }: H2Request, closed: AbortSignal): XceError => {
-  if (code === H2.refusedStream || code === H2.enhanceYourCalm) {
-    return new XceError('worker-busy', 'the worker takes no more requests on this connection');
+/**
+ * Why a stream was cut, once that is known: Node tells the streams of a connection before the connection itself.
+ * `closed` is that of the session.
+ */
+export const explainCut = async (
+  http: ClientHttp2Stream,
+  session: Http2Session | undefined,
+  closed: AbortSignal,
+): Promise<XceError> => {
+  if (!http.closed) http.close(H2.cancel);
+  await new Promise((resolve) => setImmediate(resolve));
+  if (session?.destroyed === true && !closed.aborted) {
+    await new Promise((resolve) => closed.addEventListener('abort', resolve, { once: true }));
   }
   if (closed.aborted && closed.reason instanceof XceError) return closed.reason;
-  return new XceError('protocol', `the worker cut the request with HTTP/2 error ${code}`);
+  const code = http.rstCode ?? H2.noError;
+  return code === H2.refusedStream || code === H2.enhanceYourCalm
+    ? new XceError('worker-busy', 'the worker takes no more requests on this connection')
+    : new XceError('protocol', `the worker cut the request with HTTP/2 error ${code}`);
 };
 
-/** Sends the head of a stream, a document within its limit, and gives back what a user does with it. `closed` is that of the session. */
-export const openClientStream = (http: H2Request, head: Buffer, closed: AbortSignal): ClientStream => {
+/** Sends the head of a stream and gives back what a user does with it. `closed` is that of the session. */
+export const openClientStream = (
+  http: ClientHttp2Stream,
+  head: Buffer,
+  closed: AbortSignal,
+): ClientStream => {
+  const { session } = http;
   let credit: number = STREAM.stdinCreditBytes;
   let stdinEnded = false;
   let cancelled = false;
@@ -28,12 +44,16 @@ export const openClientStream = (http: H2Request, head: Buffer, closed: AbortSig
   let wakeWriter: (() => void) | undefined;
 
   const wake = (): void => wakeWriter?.();
-  const loss = (): XceError =>
-    cancelled ? new XceError('cancelled', 'the stream was given up') : explainCut(http, closed);
+  const loss = async (): Promise<XceError> =>
+    cancelled
+      ? new XceError('cancelled', 'the stream was given up')
+      : await explainCut(http, session, closed);
+  const isOpen = (): boolean => !http.destroyed && !http.closed && http.writable;
 
-  http.onChange = wake;
-  http.write(encodeFrameHeader('head', head.length));
-  http.write(head);
+  http.on('close', wake);
+  http.on('aborted', wake);
+  http.on('drain', wake);
+  http.write(encodeFrame('head', head));
 
   const waitToWrite = (): Promise<void> =>
     new Promise((resolve) => {
@@ -46,7 +66,7 @@ export const openClientStream = (http: H2Request, head: Buffer, closed: AbortSig
   const readFrames = async function* (): AsyncGenerator<ServerFrame, void, undefined> {
     const decoder = createFrameDecoder(SERVER_CHANNELS);
     try {
-      for (let chunk = await http.read(); chunk !== undefined; chunk = await http.read()) {
+      for await (const chunk of http as AsyncIterable<Buffer>) {
         for (const { channel, bytes } of decoder.push(chunk)) {
           if (ended) throw new XceError('protocol', "a frame follows the event 'ended'");
           switch (channel) {
@@ -73,14 +93,14 @@ export const openClientStream = (http: H2Request, head: Buffer, closed: AbortSig
         }
       }
       decoder.finish();
-      if (!ended) throw loss();
+      if (!ended) throw await loss();
     } catch (error) {
       // What is not ours says only that the bytes stopped.
-      throw error instanceof XceError ? error : loss();
+      throw error instanceof XceError ? error : await loss();
     } finally {
       // Half-closing lets the stream end by itself; resets are counted by servers as a sign of an attack.
       if (ended) http.end();
-      else http.reset(H2.cancel);
+      else if (!http.closed) http.close(H2.cancel);
     }
   };
 
@@ -89,11 +109,11 @@ export const openClientStream = (http: H2Request, head: Buffer, closed: AbortSig
     async writeStdin(bytes) {
       for (let at = 0; at < bytes.length; ) {
         if (stdinEnded) throw new XceError('bug', 'stdin was ended before');
-        if (!http.isWritable) {
+        if (!isOpen()) {
           if (closed.aborted) throw closed.reason;
           throw new XceError('cancelled', 'the stream has ended and takes no more stdin');
         }
-        if (credit === 0 || http.isFull) {
+        if (credit === 0 || http.writableNeedDrain) {
           await waitToWrite();
           continue;
         }
@@ -105,17 +125,17 @@ export const openClientStream = (http: H2Request, head: Buffer, closed: AbortSig
       }
     },
     endStdin() {
-      if (stdinEnded || !http.isWritable) return;
+      if (stdinEnded || !isOpen()) return;
       stdinEnded = true;
       http.write(encodeFrame('endOfStdin', Buffer.alloc(0)));
     },
     sendCommand(command) {
-      if (!http.isWritable) return;
+      if (!isOpen()) return;
       http.write(encodeFrame('control', encodeDocument(command, 'a command', STREAM.documentBytesMax)));
     },
     cancel() {
       cancelled = true;
-      http.reset(H2.cancel);
+      if (!http.closed) http.close(H2.cancel);
     },
   };
 };

@@ -1,16 +1,21 @@
 /**
  * The client of the worker protocol. One connection each; reconnecting and repeating are the caller's affair.
  */
+import { setMaxListeners } from 'node:events';
 import { XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
+import {
+  type ClientHttp2Session,
+  type ClientHttp2Stream,
+  H2,
+  openHttp2,
+  type SessionBounds,
+} from '../os/http2.ts';
 import { connectTlsSocket, connectUnixSocket, type Socket } from '../os/sockets.ts';
 import { judgeServer } from './certificate.ts';
 import { explainCut, openClientStream } from './client-stream.ts';
 import { decodeResponse, decodeWireError, encodeDocument } from './decode.ts';
 import { createGatherer } from './frame.ts';
-import { H2Client, type H2ClientBounds } from './h2-client.ts';
-import { H2 } from './h2-frames.ts';
-import type { H2Request } from './h2-request.ts';
 import { createKeepalive } from './keepalive.ts';
 import { PROTOCOL, type RequestOf, type ResponseOf, type StreamVerb, type UnaryVerb } from './message.ts';
 import { readRefusal } from './refusal.ts';
@@ -24,48 +29,71 @@ import type {
 } from './session.ts';
 import { RPC_TIMES } from './times.ts';
 
-const CLIENT_BOUNDS: H2ClientBounds = {
+const CLIENT_BOUNDS: SessionBounds = {
+  streamsMax: 0,
+  headerPairsMax: LIMITS.headerPairsMax,
   headerBytesMax: LIMITS.headerBytesMax,
   windowBytes: 256 << 10,
+  sessionMemoryMegabytesMax: 32,
 };
 
-/** All of an answer. Throws 'too-large'; rejects, with whatever, when it is cut. */
-const readAnswer = async (request: H2Request, what: string): Promise<Buffer> => {
-  const body = createGatherer();
-  for (let bytes = await request.read(); bytes !== undefined; bytes = await request.read()) {
-    if (body.length + bytes.length > LIMITS.messageBytesMax) {
-      throw new XceError('too-large', `the answer to ${what} is over ${LIMITS.messageBytesMax} bytes`);
-    }
-    body.push(bytes);
-  }
-  return body.take();
-};
+/** What ends a request early: the caller's signal, a deadline, the loss of the connection. */
+type Interruption = { readonly error: Promise<never>; dispose(): void };
 
-/** Calls `end` once, when the deadline passes or the caller gives up. Returns what takes that back. */
-const limit = (
+const interruptionOf = (
   what: string,
   { timeoutMs, signal }: CallOptions,
-  end: (error: XceError) => void,
-): (() => void) => {
-  const stop = (): void => {
-    clearTimeout(timer);
-    signal?.removeEventListener('abort', onAbort);
-  };
-  const onAbort = (): void => {
-    stop();
-    end(new XceError('cancelled', `${what} was given up`));
-  };
+  closed: AbortSignal,
+): Interruption => {
+  let interrupt: (error: XceError) => void = () => undefined;
+  const error = new Promise<never>((_resolve, reject) => {
+    interrupt = reject;
+  });
+  // Raced by the caller; a late interruption of a request that is done concerns nobody.
+  error.catch(() => undefined);
   const timer = setTimeout(
-    () => {
-      stop();
-      end(new XceError('timeout', `no answer to ${what} within ${timeoutMs} ms`));
-    },
+    () => interrupt(new XceError('timeout', `no answer to ${what} within ${timeoutMs} ms`)),
     Math.min(timeoutMs, LIMITS.timerMsMax),
   );
+  const onAbort = (): void => interrupt(new XceError('cancelled', `${what} was given up`));
+  const onClosed = (): void => interrupt(closed.reason);
   signal?.addEventListener('abort', onAbort);
+  closed.addEventListener('abort', onClosed);
   if (signal?.aborted === true) onAbort();
-  return stop;
+  if (closed.aborted) onClosed();
+  return {
+    error,
+    dispose() {
+      clearTimeout(timer);
+      signal?.removeEventListener('abort', onAbort);
+      closed.removeEventListener('abort', onClosed);
+    },
+  };
 };
+
+/** Status of the answer. Rejects, with whatever, when the stream is cut before. */
+const awaitStatus = (http: ClientHttp2Stream): Promise<number> =>
+  new Promise((resolve, reject) => {
+    http.once('response', (headers) => resolve(headers[':status'] ?? 0));
+    http.once('close', () => reject(new Error('no status')));
+  });
+
+/** All of an answer. Throws 'too-large'; rejects, with whatever, when it is cut. */
+const readAnswer = (http: ClientHttp2Stream, what: string): Promise<Buffer> =>
+  new Promise((resolve, reject) => {
+    const body = createGatherer();
+    http.on('data', (chunk: Buffer) => {
+      if (body.length + chunk.length > LIMITS.messageBytesMax) {
+        reject(new XceError('too-large', `the answer to ${what} is over ${LIMITS.messageBytesMax} bytes`));
+        return;
+      }
+      body.push(chunk);
+    });
+    http.once('end', () => {
+      if (http.rstCode === undefined || http.rstCode === H2.noError) resolve(body.take());
+    });
+    http.once('close', () => reject(new Error('no end')));
+  });
 
 /** Wraps a connection whose peer has been verified. */
 const openSession = async (
@@ -75,6 +103,8 @@ const openSession = async (
   options: ConnectOptions,
 ): Promise<RpcSession> => {
   const closed = new AbortController();
+  // One listener per open request; Node would warn from the eleventh on.
+  setMaxListeners(0, closed.signal);
   const lose = (message: string, cause?: unknown): void => {
     if (closed.signal.aborted) return;
     const reason = cause instanceof Error && 'code' in cause ? String(cause.code) : '';
@@ -96,32 +126,29 @@ const openSession = async (
       }),
     );
   };
+  let http: ClientHttp2Session;
+  try {
+    http = openHttp2(socket, CLIENT_BOUNDS);
+  } catch (error) {
+    socket.destroy();
+    throw error;
+  }
+  http.on('goaway', (code, _lastStreamId, debugData) => {
+    const refusal = readRefusal(code, debugData);
+    if (refusal !== undefined) closed.abort(refusal);
+  });
+  http.on('error', (error) => lose(error.message, error));
+  http.on('close', () => lose('it was closed'));
   const times = { ...RPC_TIMES, ...options.times };
-  let settle = (): void => undefined;
-  const settled = new Promise<void>((resolve) => {
-    settle = resolve;
-  });
-  const http = new H2Client(socket, CLIENT_BOUNDS, {
-    onEstablished: settle,
-    onGoAway: (code, debugData) => {
-      const refusal = readRefusal(code, debugData);
-      if (refusal !== undefined) closed.abort(refusal);
-    },
-    onRequestOver: () => keepalive.remove(),
-    onLost: (message, cause) => {
-      lose(message, cause);
-      keepalive.stop();
-      settle();
-    },
-  });
   const keepalive = createKeepalive(http, times, () => {
     lose(`no answer to a ping for ${times.pingTimeoutMs} ms`);
     http.destroy();
   });
 
-  const takesRequests = (): boolean => !closed.signal.aborted && http.takesRequests;
+  const takesRequests = (): boolean => !closed.signal.aborted && !http.closed && !http.destroyed;
 
-  const open = (verb: string): H2Request => {
+  /** Opens a request, and sees to it that it does not outlive its interruption. */
+  const request = (verb: string): ClientHttp2Stream => {
     closed.signal.throwIfAborted();
     if (!takesRequests()) {
       throw new XceError('worker-unreachable', `the worker at ${address} takes no more requests here`, {
@@ -129,45 +156,50 @@ const openSession = async (
         detail: { address },
       });
     }
+    const stream = http.request({ ':method': 'POST', ':path': `/xce/${PROTOCOL.major}/${verb}` });
+    // Errors of a stream are told by its 'close', its status and the session.
+    stream.on('error', () => undefined);
     keepalive.add();
-    return http.request(`/xce/${PROTOCOL.major}/${verb}`);
+    stream.once('close', () => keepalive.remove());
+    return stream;
   };
 
   /**
-   * Awaits the answer to a request, which the deadline or the caller's signal ends early; one that fails is reset.
-   * What was sent must not be held meanwhile: thousands of tickets are large together.
+   * Runs the opening of one request. `within` ends a wait early for the deadline, the caller's signal or the
+   * loss of the connection; a failed request is reset, and a cut one explained.
    */
   const exchange = async <T>(
     verb: string,
-    request: H2Request,
     callOptions: CallOptions,
-    answer: () => Promise<T>,
+    run: (stream: ClientHttp2Stream, within: <W>(wait: Promise<W>) => Promise<W>) => Promise<T>,
   ): Promise<T> => {
-    let early: XceError | undefined;
-    const stopWaiting = limit(verb, callOptions, (error) => {
-      early = error;
-      request.reset(H2.cancel);
-    });
+    const stream = request(verb);
+    const limits = interruptionOf(verb, callOptions, closed.signal);
     try {
-      return await answer();
+      return await run(stream, (wait) => Promise.race([wait, limits.error]));
     } catch (error) {
-      request.reset(H2.cancel);
-      if (early !== undefined) throw early;
-      throw error instanceof XceError ? error : explainCut(request, closed.signal);
+      if (!stream.closed) stream.close(H2.cancel);
+      throw error instanceof XceError ? error : await explainCut(stream, http, closed.signal);
     } finally {
-      stopWaiting();
+      limits.dispose();
     }
   };
 
-  // The server's SETTINGS say that it has taken the connection; a refusal comes with them.
-  const stopWaiting = limit(`connecting to ${address}`, options, (error) => {
-    closed.abort(error);
+  const interruption = interruptionOf(`connecting to ${address}`, options, closed.signal);
+  try {
+    // The server's SETTINGS say that it has taken the connection; a refusal follows them at once.
+    await Promise.race([
+      interruption.error,
+      new Promise<void>((resolve) => http.once('remoteSettings', () => setImmediate(resolve))),
+    ]);
+    closed.signal.throwIfAborted();
+  } catch (error) {
     http.destroy();
-  });
-  await settled;
-  stopWaiting();
-  if (closed.signal.aborted) http.destroy();
-  closed.signal.throwIfAborted();
+    socket.destroy();
+    throw error;
+  } finally {
+    interruption.dispose();
+  }
 
   return {
     node,
@@ -181,13 +213,10 @@ const openSession = async (
       callOptions: CallOptions,
     ): Promise<ResponseOf<V>> {
       const body = encodeDocument(message, `the request ${verb}`, LIMITS.messageBytesMax);
-      const request = open(verb);
-      request.write(body);
-      request.end();
-      return exchange(verb, request, callOptions, async () => {
-        const isGood = await request.isGood();
-        const bytes = await readAnswer(request, verb);
-        if (!isGood) throw decodeWireError(bytes);
+      return exchange(verb, callOptions, async (stream, within) => {
+        stream.end(body);
+        const [status, bytes] = await within(Promise.all([awaitStatus(stream), readAnswer(stream, verb)]));
+        if (status !== 200) throw decodeWireError(bytes);
         return decodeResponse(verb, bytes);
       });
     },
@@ -197,11 +226,11 @@ const openSession = async (
       callOptions: CallOptions,
     ): Promise<ClientStream> {
       const document = encodeDocument(head, `the head of ${verb}`, LIMITS.messageBytesMax);
-      const request = open(verb);
-      const stream = openClientStream(request, document, closed.signal);
-      return exchange(verb, request, callOptions, async () => {
-        if (!(await request.isGood())) throw decodeWireError(await readAnswer(request, verb));
-        return stream;
+      return exchange(verb, callOptions, async (stream, within) => {
+        const open = openClientStream(stream, document, closed.signal);
+        const status = await within(awaitStatus(stream));
+        if (status !== 200) throw decodeWireError(await within(readAnswer(stream, verb)));
+        return open;
       });
     },
     close() {

@@ -2,36 +2,34 @@
  * Pings while a request is open: a link that is cut says nothing by itself. An idle connection stays silent, so
  * that an idle worker has nothing to wake up for.
  */
+import type { Http2Session } from '../os/http2.ts';
+
 export type Keepalive = {
   /** One more, or one less, request is open. */
   add(): void;
   remove(): void;
-  /** The connection is gone. */
-  stop(): void;
 };
-
-/** `ping` sends one, and calls back when it is answered; not at all on a connection that is gone. */
-export type PingedLink = { ping(onAnswer: () => void): void };
 
 /** `onLost` is called once when a ping has had no answer for `pingTimeoutMs`. */
 export const createKeepalive = (
-  link: PingedLink,
+  session: Http2Session,
   times: { readonly pingMs: number; readonly pingTimeoutMs: number },
   onLost: () => void,
 ): Keepalive => {
   let open = 0;
   let timer: NodeJS.Timeout | undefined;
   let sentMs: number | undefined;
-  let isGone = false;
 
   const stop = (): void => {
     clearInterval(timer);
     timer = undefined;
   };
   const tick = (): void => {
-    if (sentMs === undefined) {
+    if (session.destroyed) {
+      stop();
+    } else if (sentMs === undefined) {
       sentMs = performance.now();
-      link.ping(() => {
+      session.ping(() => {
         sentMs = undefined;
       });
     } else if (performance.now() - sentMs >= times.pingTimeoutMs) {
@@ -39,19 +37,16 @@ export const createKeepalive = (
       onLost();
     }
   };
+  session.once('close', stop);
 
   return {
     add() {
       open += 1;
-      if (timer === undefined && !isGone) timer = setInterval(tick, times.pingMs);
+      if (timer === undefined && !session.destroyed) timer = setInterval(tick, times.pingMs);
     },
     remove() {
       open -= 1;
       if (open === 0) stop();
-    },
-    stop() {
-      isGone = true;
-      stop();
     },
   };
 };

@@ -3,22 +3,34 @@
  * reading a byte of the peer.
  */
 import { XceError } from '../base/errors.ts';
+import { H2 } from '../os/http2.ts';
 import type { Socket } from '../os/sockets.ts';
 import { decodeWireError, encodeError } from './decode.ts';
-import { encodeH2Frame, encodeH2Settings, H2, H2_DEFAULT, H2_TYPE } from './h2-frames.ts';
 
+const FRAME_HEADER_BYTES = 9;
+const TYPE_SETTINGS = 4;
+const TYPE_GOAWAY = 7;
+/** RFC 9113 section 4.2: a receiver need not take more before it has said so. */
+const PAYLOAD_BYTES_MAX = 16 << 10;
 /** For the peer to read the refusal; after that the connection is cut. */
 const LINGER_MS = 1000;
+
+const encodeHttp2Frame = (type: number, payload: Uint8Array): Buffer => {
+  const header = Buffer.alloc(FRAME_HEADER_BYTES);
+  header.writeUIntBE(payload.length, 0, 3);
+  header.writeUInt8(type, 3);
+  return Buffer.concat([header, payload]);
+};
 
 export const encodeRefusal = (error: XceError): Buffer => {
   const document = encodeError(error);
   const fixed = Buffer.alloc(8);
   fixed.writeUInt32BE(H2.enhanceYourCalm, 4);
-  const room = H2_DEFAULT.frameBytesMax - fixed.length;
+  const room = PAYLOAD_BYTES_MAX - fixed.length;
   const fits = document.length <= room ? document : encodeError(new XceError(error.code, ''));
   return Buffer.concat([
-    encodeH2Settings([]),
-    encodeH2Frame(H2_TYPE.goAway, 0, 0, Buffer.concat([fixed, fits])),
+    encodeHttp2Frame(TYPE_SETTINGS, Buffer.alloc(0)),
+    encodeHttp2Frame(TYPE_GOAWAY, Buffer.concat([fixed, fits])),
   ]);
 };
 

@@ -9,7 +9,7 @@
 import { Readable } from 'node:stream';
 import { assert, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
-import type { ServerHttp2Stream } from '../os/http2.ts';
+import { H2, type ServerHttp2Stream } from '../os/http2.ts';
 import { codeOf, decodeCommand, encodeDocument, encodeError, statusOf } from './decode.ts';
 import {
   CLIENT_CHANNELS,
@@ -20,7 +20,6 @@ import {
   encodeFrameHeader,
   type Frame,
 } from './frame.ts';
-import { H2 } from './h2-frames.ts';
 import { STREAM, type StreamCommand } from './message.ts';
 import type { RpcTimes } from './times.ts';
 import type { ServerStream } from './verbs.ts';

@@ -9,6 +9,7 @@ import { messageOf, XceError } from '../base/errors.ts';
 import type { LeaseNumber, Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import {
+  H2,
   type IncomingHttpHeaders,
   type ServerHttp2Session,
   type ServerHttp2Stream,
@@ -23,8 +24,7 @@ import { type Budget, createBudget, type Hold } from './budget.ts';
 import { certifyClient, requireStillValid } from './certificate.ts';
 import { codeOf, decodeRequest, encodeDocument, isStreamVerb, isUnaryVerb } from './decode.ts';
 import { createGatherer } from './frame.ts';
-import { H2 } from './h2-frames.ts';
-import { createKeepalive, type PingedLink } from './keepalive.ts';
+import { createKeepalive } from './keepalive.ts';
 import { PROTOCOL, type StreamVerb, type UnaryVerb, type Verb } from './message.ts';
 import { refuseConnection } from './refusal.ts';
 import { openStream, respond, respondError, type StreamObserver } from './server-stream.ts';
@@ -382,15 +382,9 @@ export const createServer = (options: ServerOptions): RpcServer => {
     const armIdle = (ms: number): void => {
       idle = setTimeout(endGracefully, ms);
     };
-    const link: PingedLink = {
-      ping: (onAnswer) => {
-        if (!session.destroyed) session.ping(onAnswer);
-      },
-    };
-    const keepalive = createKeepalive(link, times, () =>
+    const keepalive = createKeepalive(session, times, () =>
       session.destroy(new Error(`no answer to a ping for ${times.pingTimeoutMs} ms`)),
     );
-    session.once('close', keepalive.stop);
 
     session.on('stream', (http, headers) => {
       clearTimeout(idle);
