@@ -11,7 +11,7 @@ import { localPlace, openLogAt, openRealLog } from './real-log.ts';
 import { decideGrant, grantMachine } from './world.ts';
 
 /** Ample for a call on a busy machine: one that is late without being silent would say nothing. */
-const TIMEOUT_MS = 300;
+const TIMEOUT_MS = 150;
 const CALLS_MAX = 100;
 
 /** The storage as such is not in question. */

@@ -1,4 +1,4 @@
-import { mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync, stat, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
@@ -137,11 +137,31 @@ test('a lock is not asked for while a call is stuck', async () => {
   await file.close();
 });
 
-test('an answer that came while this process stood still is in time', async () => {
-  const facts = answerWithin(TIMEOUT_MS, 'lstat', () => logFiles.identify(path));
+const identifyInTime = (): Promise<string | undefined> =>
+  answerWithin(TIMEOUT_MS, 'lstat', () => logFiles.identify(path));
+
+const standStill = (): void => {
   const untilMs = performance.now() + 4 * TIMEOUT_MS;
   while (performance.now() < untilMs);
+};
+
+test('an answer that came while this process stood still is in time', async () => {
+  const facts = identifyInTime();
+  standStill();
   expect(await facts).toBe(await logFiles.identify(path));
+});
+
+test('and so is one that came when the timer of an earlier call had gone off already', async () => {
+  await identifyInTime();
+  const facts = await new Promise((resolve) => {
+    // Called in the turn of that timer: behind it, and before what it leaves for the end of the turn.
+    stat(path, () => {
+      resolve(identifyInTime());
+      standStill();
+    });
+    standStill();
+  });
+  expect(facts).toBe(await logFiles.identify(path));
 });
 
 test('on a disk of this host only an fsync has a deadline, and while one is stuck no other call is made', async () => {
