@@ -17,7 +17,7 @@ import {
 import { asError, type Launch, type LaunchEvent } from '../launch/run.ts';
 import { foldNodes } from '../nodes/hostlist.ts';
 import type { LaunchPorts, LaunchResult } from '../operations/launch.ts';
-import { preferSmallHeap } from '../os/heap.ts';
+import { preferSmallHeap, preferUsualHeap } from '../os/heap.ts';
 import { OUT_OF_MEMORY } from '../rpc/message.ts';
 import { isTerminal, writeErr, writeOut, writeTalk } from './print.ts';
 
@@ -154,6 +154,7 @@ export const finishLaunch = async (
   options: { readonly json: boolean },
   result: LaunchResult,
 ): Promise<number> => {
+  preferUsualHeap();
   const status = statusOf(result.outcome);
   const { lease, job, uid, nodes } = result;
   const node = result.outcome.kind === 'job' ? (result.outcome.node ?? null) : null;

@@ -1,5 +1,4 @@
 import { openSync, readSync } from 'node:fs';
-import { performance } from 'node:perf_hooks';
 import { XceError } from '../base/errors.ts';
 import type { Clock } from './clock.ts';
 
@@ -70,5 +69,9 @@ const readUptimeMs = (): number => {
 export const bootClock: Clock = bootClockOf({
   readUptimeMs,
   wallMs: () => Date.now(),
-  runningMs: () => performance.now(),
+  // Not performance.now(), which takes milliseconds to load.
+  runningMs: () => {
+    const [seconds, nanoseconds] = process.hrtime();
+    return seconds * 1000 + nanoseconds / 1e6;
+  },
 });

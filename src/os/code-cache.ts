@@ -82,14 +82,16 @@ const writeCode = (path: string, key: Buffer, code: Buffer): void => {
   }
 };
 
-/** `load` is the `require` of the caller, beside which the bundle lies; of that all letters are ASCII. */
+/**
+ * The bundle is the text of one function, which takes what Node gives to a CommonJS module: nothing has to be put
+ * around a text of megabytes. All of its letters are ASCII. `load` is the `require` of the caller, beside which it lies.
+ */
 export const runCached = (bundlePath: string, codePath: string, load: NodeJS.Require): CachedBundle => {
   const { bytes, identity } = readWhole(bundlePath);
   const key = Buffer.alloc(KEY_BYTES, ' ');
   key.write(identity, 'latin1');
   const cachedData = readCode(codePath, key);
-  const text = `(function(exports,require,module,__filename,__dirname){${bytes.toString('latin1')}\n})`;
-  const script = new Script(text, {
+  const script = new Script(bytes.toString('latin1'), {
     filename: bundlePath,
     ...(cachedData === undefined ? {} : { cachedData }),
   });

@@ -10,3 +10,13 @@ export const preferSmallHeap = (): void => {
   setFlagsFromString('--semi-space-growth-factor=1');
   setFlagsFromString('--optimize-for-size');
 };
+
+/**
+ * Takes that back once the work is done: compiled code is used by a run with the same flags alone, and the next one
+ * begins without these; see code-cache.ts. The size of the space is what optimizing for size sets as well.
+ */
+export const preferUsualHeap = (): void => {
+  setFlagsFromString('--semi-space-growth-factor=2');
+  setFlagsFromString('--no-optimize-for-size');
+  setFlagsFromString('--max-semi-space-size=0');
+};

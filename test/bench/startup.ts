@@ -22,6 +22,7 @@ const PEER = ['/usr/bin/node', '-e', '0'] as const;
 
 const CASES: readonly Case[] = [
   { name: '--version', argv: ['--version'], goal: null },
+  { name: 'config show', argv: ['config', 'show'], goal: null },
   { name: 'lease show', argv: ['lease', 'show', '--job', '42'], goal: null },
 ];
 

@@ -145,6 +145,10 @@ const ENTRY_POINTS = [
 const asAscii = (code: string): string =>
   code.replaceAll(/[^\0-\x7f]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`);
 
+/** What start.ts runs; see os/code-cache.ts. */
+const asFunction = (code: string): string =>
+  `(function (exports, require, module, __filename, __dirname) {${code}\n})`;
+
 /** The programs as they are put into dist/, and what they are made of. */
 export const buildPrograms = async (): Promise<{
   readonly files: readonly { readonly path: string; readonly text: string }[];
@@ -152,9 +156,9 @@ export const buildPrograms = async (): Promise<{
   readonly warnings: number;
 }> => {
   const { outputFiles, metafile, warnings } = await build({ ...OPTIONS, entryPoints: ENTRY_POINTS });
-  const files = outputFiles.map(({ path, text }) => ({
-    path,
-    text: path.endsWith('.cjs') ? asAscii(text) : text,
-  }));
+  const files = outputFiles.map(({ path, text }) => {
+    const code = path.endsWith('.cjs') ? asAscii(text) : text;
+    return { path, text: /\/(cli|renew)\.cjs$/.test(path) ? asFunction(code) : code };
+  });
   return { files, metafile, warnings: warnings.length };
 };

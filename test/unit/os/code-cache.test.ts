@@ -18,7 +18,10 @@ const code = (): string => join(directory, 'run/deep/bundle.code');
 const write = (value: number): void =>
   writeFileSync(
     bundle(),
-    `exports.answer = () => ${value};\nexports.platform = require('node:os').platform();\n`,
+    `(function (exports, require) {
+      exports.answer = () => ${value};
+      exports.platform = require('node:os').platform();
+    })`,
   );
 
 type Exports = { answer(): number; platform: string };
