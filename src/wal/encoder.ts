@@ -41,11 +41,11 @@ export const encodeFrame = (type: RecordType, payload: Uint8Array, from: FramePo
   writeWhole(bytes, from.sequence, FIELD.sequence);
   // The frame checksum skips the header checksum: after its own value a CRC has forgotten what came before.
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
-  const headerCheck = crcOfView(view, 0, CHECKED_HEADER_BYTES);
+  const headerCheck = crcOfView(view, 0, CHECKED_HEADER_BYTES) >>> 0;
   bytes.writeUInt32BE(headerCheck, FIELD.check);
   bytes.set(payload, HEADER_BYTES);
   const end = HEADER_BYTES + payload.length;
-  const chain = crcOfView(view, HEADER_BYTES, end, headerCheck);
+  const chain = crcOfView(view, HEADER_BYTES, end, headerCheck) >>> 0;
   bytes.writeUInt32BE(chain, end);
   return {
     bytes,
