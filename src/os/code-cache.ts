@@ -30,13 +30,20 @@ type Content = { readonly bytes: Buffer; readonly identity: string; readonly isR
 const KEY_BYTES = 128;
 const CODE_BYTES_MAX = 16 << 20;
 
-/** A regular file as it is, and what tells it from every other and from itself after a change. */
+/** Both files are read into it, one after the other: they are a part of what a short program takes of memory. */
+let space = Buffer.alloc(0);
+
+/**
+ * A regular file as it is, until the next is read, and what tells it from every other and from itself after a change.
+ */
 const readWhole = (path: string): Content => {
   const fd = openSync(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
   try {
     const facts = fstatSync(fd, { bigint: true });
     if (!facts.isFile() || facts.size > CODE_BYTES_MAX) throw new Error(`${path} is not a bundle`);
-    const bytes = Buffer.allocUnsafeSlow(Number(facts.size));
+    const size = Number(facts.size);
+    if (space.length < size) space = Buffer.allocUnsafeSlow(size);
+    const bytes = space.subarray(0, size);
     if (readSync(fd, bytes, 0, bytes.length, 0) !== bytes.length) throw new Error(`${path} is cut off`);
     return {
       bytes,
@@ -88,10 +95,11 @@ const writeCode = (path: string, key: Buffer, code: Buffer): void => {
  */
 export const runCached = (bundlePath: string, codePath: string, load: NodeJS.Require): CachedBundle => {
   const { bytes, identity } = readWhole(bundlePath);
+  const text = bytes.toString('latin1');
   const key = Buffer.alloc(KEY_BYTES, ' ');
   key.write(identity, 'latin1');
   const cachedData = readCode(codePath, key);
-  const script = new Script(bytes.toString('latin1'), {
+  const script = new Script(text, {
     filename: bundlePath,
     ...(cachedData === undefined ? {} : { cachedData }),
   });

@@ -134,12 +134,18 @@ const OPTIONS = {
 
 const ENTRY_POINTS = [
   { in: 'src/main.ts', out: 'cli' },
-  { in: 'src/main-renew.ts', out: 'renew' },
   { in: 'src/worker/main.ts', out: 'worker' },
   { in: 'src/mpi/agent-main.ts', out: 'agent' },
   { in: 'src/operations/probe-process-main.ts', out: 'probe-process' },
   { in: 'src/cli/start.ts', out: 'start' },
 ];
+
+/** With short names: its own text is a part of the little memory that it may take. */
+const ALONE = {
+  ...OPTIONS,
+  entryPoints: [{ in: 'src/main-renew.ts', out: 'renew' }],
+  minifyIdentifiers: true,
+};
 
 /** Inside of regular expressions too, where esbuild leaves such letters: Node then reads the file in the quickest way. */
 const asAscii = (code: string): string =>
@@ -152,13 +158,18 @@ const asFunction = (code: string): string =>
 /** The programs as they are put into dist/, and what they are made of. */
 export const buildPrograms = async (): Promise<{
   readonly files: readonly { readonly path: string; readonly text: string }[];
-  readonly metafile: Metafile;
+  readonly metafiles: readonly Metafile[];
   readonly warnings: number;
 }> => {
-  const { outputFiles, metafile, warnings } = await build({ ...OPTIONS, entryPoints: ENTRY_POINTS });
+  const results = await Promise.all([build({ ...OPTIONS, entryPoints: ENTRY_POINTS }), build(ALONE)]);
+  const outputFiles = results.flatMap((result) => result.outputFiles);
   const files = outputFiles.map(({ path, text }) => {
     const code = path.endsWith('.cjs') ? asAscii(text) : text;
     return { path, text: /\/(cli|renew)\.cjs$/.test(path) ? asFunction(code) : code };
   });
-  return { files, metafile, warnings: warnings.length };
+  return {
+    files,
+    metafiles: results.map(({ metafile }) => metafile),
+    warnings: results.flatMap(({ warnings }) => warnings).length,
+  };
 };

@@ -9,9 +9,10 @@ test('every command has a name by which it is found', async () => {
 });
 
 test('a program is one file of plain letters, and loads nothing but itself and what is native', async () => {
-  const { files, metafile } = await buildPrograms();
+  const { files, metafiles } = await buildPrograms();
   for (const { path, text } of files) expect(/[^\0-\x7f]/.exec(text)?.[0], path).toBeUndefined();
-  const imports = Object.values(metafile.outputs).flatMap((output) => output.imports.map(({ path }) => path));
+  const outputs = metafiles.flatMap((metafile) => Object.values(metafile.outputs));
+  const imports = outputs.flatMap((output) => output.imports.map(({ path }) => path));
   const others = imports.filter((path) => !isBuiltin(path));
   expect([...new Set(others)].sort()).toEqual(['koffi']);
 }, 120_000);
