@@ -42,8 +42,8 @@ const awaitEnd = async (systemd: Systemd, unit: string, first: UnitWatch): Promi
     watch.close();
   }
   const result = toStepResult(await systemd.readEnd(unit));
-  await systemd.resetFailed(unit);
-  await systemd.release(unit);
+  // In this order, without waiting for the first.
+  await Promise.all([systemd.resetFailed(unit), systemd.release(unit)]);
   return result;
 };
 
