@@ -18,7 +18,7 @@ import type { NodeName } from '../base/ids.ts';
 import { createLanes } from '../base/lanes.ts';
 import { unlessAborted } from '../base/unless-aborted.ts';
 import type { RequestOf, StreamEvent } from '../rpc/message.ts';
-import type { ClientStream } from '../rpc/session.ts';
+import type { ClientStream, RpcSession } from '../rpc/session.ts';
 import { askAll, atNode, type Fleet, failures, tellFailures } from './fleet.ts';
 import {
   decideOutcome,
@@ -40,7 +40,7 @@ const DAEMON_GRACE_MS = 3000;
 const DAEMON_LAST_MS = 8000;
 /** Each of these waits for units to stop on another node, and the connection is there already. */
 const STOPS_IN_FLIGHT_MAX = 1024;
-/** Each waits for a unit to start on another node; what it is sent is held until then. */
+/** Each waits for a unit to start on another node. */
 const OPENINGS_MAX = 256;
 
 export type StepPlan = Place & {
@@ -302,19 +302,19 @@ export const startLaunch = (plan: LaunchPlan, ports: LaunchPorts): Launch => {
     if (isEnding()) throw new XceError('cancelled', 'the launch ended before its step began');
   };
 
-  const open = async (step: StepPlan): Promise<ClientStream> => {
-    const { node, kind, head } = step;
-    requireGoing();
-    const session = await ports.fleet.session(node, givenUp.signal);
-    requireGoing();
-    const stream = await session.stream(
+  /** Not within open(), which would hold what is sent until it is answered. */
+  const send = (session: RpcSession, { kind, head }: StepPlan): Promise<ClientStream> =>
+    session.stream(
       'step',
       { ...head(), kind },
-      {
-        timeoutMs: ports.requestTimeoutMs,
-        signal: givenUp.signal,
-      },
+      { timeoutMs: ports.requestTimeoutMs, signal: givenUp.signal },
     );
+
+  const open = async (step: StepPlan): Promise<ClientStream> => {
+    requireGoing();
+    const session = await ports.fleet.session(step.node, givenUp.signal);
+    requireGoing();
+    const stream = await send(session, step);
     streams.set(step, stream);
     return stream;
   };

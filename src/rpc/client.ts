@@ -165,18 +165,19 @@ const openSession = async (
   };
 
   /**
-   * Runs the opening of one request. `within` ends a wait early for the deadline, the caller's signal or the
-   * loss of the connection; a failed request is reset, and a cut one explained.
+   * Awaits the answer to one request. `within` ends a wait early for the deadline, the caller's signal or the
+   * loss of the connection; a failed request is reset, and a cut one explained. What was sent must not be held
+   * meanwhile: the tickets of thousands of nodes are large together.
    */
   const exchange = async <T>(
     verb: string,
+    stream: ClientHttp2Stream,
     callOptions: CallOptions,
-    run: (stream: ClientHttp2Stream, within: <W>(wait: Promise<W>) => Promise<W>) => Promise<T>,
+    answer: (within: <W>(wait: Promise<W>) => Promise<W>) => Promise<T>,
   ): Promise<T> => {
-    const stream = request(verb);
     const limits = interruptionOf(verb, callOptions, closed.signal);
     try {
-      return await run(stream, (wait) => Promise.race([wait, limits.error]));
+      return await answer((wait) => Promise.race([wait, limits.error]));
     } catch (error) {
       if (!stream.closed) stream.close(H2.cancel);
       throw error instanceof XceError ? error : await explainCut(stream, http, closed.signal);
@@ -213,8 +214,9 @@ const openSession = async (
       callOptions: CallOptions,
     ): Promise<ResponseOf<V>> {
       const body = encodeDocument(message, `the request ${verb}`, LIMITS.messageBytesMax);
-      return exchange(verb, callOptions, async (stream, within) => {
-        stream.end(body);
+      const stream = request(verb);
+      stream.end(body);
+      return exchange(verb, stream, callOptions, async (within) => {
         const [status, bytes] = await within(Promise.all([awaitStatus(stream), readAnswer(stream, verb)]));
         if (status !== 200) throw decodeWireError(bytes);
         return decodeResponse(verb, bytes);
@@ -226,8 +228,9 @@ const openSession = async (
       callOptions: CallOptions,
     ): Promise<ClientStream> {
       const document = encodeDocument(head, `the head of ${verb}`, LIMITS.messageBytesMax);
-      return exchange(verb, callOptions, async (stream, within) => {
-        const open = openClientStream(stream, document, closed.signal);
+      const stream = request(verb);
+      const open = openClientStream(stream, document, closed.signal);
+      return exchange(verb, stream, callOptions, async (within) => {
         const status = await within(awaitStatus(stream));
         if (status !== 200) throw decodeWireError(await within(readAnswer(stream, verb)));
         return open;
