@@ -65,7 +65,7 @@ _xce_sandbox_value() {
     'launch --job' | 'launch -j') echo '@any' ;;
     'launch --lease') echo '@any' ;;
     'launch --memory') echo '@any' ;;
-    'launch --mpi') echo '?prrte hydra' ;;
+    'launch --mpi') echo '?prrte orte hydra' ;;
     'launch --mpi-option') echo '@any' ;;
     'launch --nodes') echo '@any' ;;
     'launch --output' | 'launch -o') echo '@any' ;;

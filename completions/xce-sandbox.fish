@@ -109,7 +109,7 @@ complete -c xce-sandbox -n '__xce_sandbox_at launch' -l kill-on-bad-exit -d 'End
 complete -c xce-sandbox -n '__xce_sandbox_at launch' -l label -s l -d 'Put the node before each line'
 complete -c xce-sandbox -n '__xce_sandbox_at launch' -l lease -x -d 'Lease number, in place of --job'
 complete -c xce-sandbox -n '__xce_sandbox_at launch' -l memory -x -d 'Memory on each node'
-complete -c xce-sandbox -n '__xce_sandbox_at launch' -l mpi -f -a 'prrte hydra' -d 'Start an MPI program from the first node: with prterun (Open MPI 5), or mpiexec (MPICH); alone: prrte'
+complete -c xce-sandbox -n '__xce_sandbox_at launch' -l mpi -f -a 'prrte orte hydra' -d 'Start an MPI program from the first node: with prterun (Open MPI 5), mpirun (Open MPI 4), or mpiexec (MPICH); alone: prrte'
 complete -c xce-sandbox -n '__xce_sandbox_at launch' -l mpi-option -x -d 'MPI: a further word for the launcher, as --mpi-option=--map-by'
 complete -c xce-sandbox -n '__xce_sandbox_at launch' -l nodes -x -d 'Only these nodes of the lease'
 complete -c xce-sandbox -n '__xce_sandbox_at launch' -l output -s o -x -d 'Write output to this file, not here; %j job, %a attempt, %n node, %t task'

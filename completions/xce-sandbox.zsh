@@ -166,7 +166,7 @@ _xce-sandbox_launch() {
     '(-l --label)'{-l,--label}'[Put the node before each line]' \
     '--lease=''[Lease number, in place of --job]:N: ' \
     '--memory=''[Memory on each node]:SIZE: ' \
-    '--mpi=''[Start an MPI program from the first node: with prterun (Open MPI 5), or mpiexec (MPICH); alone: prrte]::prrte hydra:(prrte hydra)' \
+    '--mpi=''[Start an MPI program from the first node: with prterun (Open MPI 5), mpirun (Open MPI 4), or mpiexec (MPICH); alone: prrte]::prrte orte hydra:(prrte orte hydra)' \
     '*''--mpi-option=''[MPI: a further word for the launcher, as --mpi-option=--map-by]:WORD: ' \
     '--nodes=''[Only these nodes of the lease]:LIST: ' \
     '(-o --output)'{-o+,--output=}'[Write output to this file, not here; %j job, %a attempt, %n node, %t task]:PATTERN: ' \

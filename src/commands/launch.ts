@@ -32,7 +32,7 @@ export default class Launch extends ContextCommand {
     nodes: Flags.string({ description: 'Only these nodes of the lease.', helpValue: 'LIST' }),
     mpi: Flags.option({ options: MPI_LAUNCHERS })({
       description:
-        'Start an MPI program from the first node: with prterun (Open MPI 5), or mpiexec (MPICH); alone: prrte.',
+        'Start an MPI program from the first node: with prterun (Open MPI 5), mpirun (Open MPI 4), or mpiexec (MPICH); alone: prrte.',
       helpValue: `[${MPI_LAUNCHERS.join('|')}]`,
     }),
     ranks: countFlag({

@@ -37,6 +37,8 @@ export const mpiEnvironment = (
     'PRTE_MCA_prte_tmpdir_base=/tmp',
     `OMPI_MCA_plm_rsh_agent=${agentPath}`,
     'OMPI_MCA_plm_rsh_no_tree_spawn=1',
+    // Else orted goes into the background, and its unit has ended.
+    'OMPI_MCA_orte_leave_session_attached=1',
     `HYDRA_LAUNCHER_EXEC=${agentPath}`,
     ...(interfaces === ''
       ? []

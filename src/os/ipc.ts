@@ -20,13 +20,15 @@ export type IpcObjects = {
 
 /**
  * bash, inside the namespace: its id, three tables and the queues, with NUL between and behind. The queues are seen
- * on a mount of our own, because a namespace need not have one, and a mount that is there may be of another.
+ * on a mount of our own, because a namespace need not have one, and a mount that is there may be of another. Where it is
+ * of this one, mount(8) of util-linux 2.38 refuses to mount it on itself, but not on what covers it.
  */
 const LOOK = [
   'set -e',
   'readlink -n /proc/self/ns/ipc; printf "\\0"',
   'for k in shm sem msg; do if [ -e /proc/sysvipc/$k ]; then cat /proc/sysvipc/$k; fi; printf "\\0"; done',
   'if [ -e /proc/sys/fs/mqueue ]; then',
+  'mount -t tmpfs tmpfs /dev/mqueue',
   'mount -t mqueue mqueue /dev/mqueue',
   'find /dev/mqueue -mindepth 1 -ignore_readdir_race -printf "%U %G %f\\0"',
   'fi',

@@ -23,7 +23,7 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { furnishNode } from './furnish.ts';
 import { requireRoot } from './host.ts';
-import { type CacheEntry, prepareImage } from './image.ts';
+import { type CacheEntry, prepareImage, type Suite } from './image.ts';
 import { type LayerName, prepareLayer } from './layer.ts';
 import { Node } from './node.ts';
 import { mustRun } from './process.ts';
@@ -35,7 +35,9 @@ export type ClusterOptions = {
   readonly nodes?: readonly string[];
   /** Those of `nodes` that see /ctl-shared. Default: ctl. */
   readonly controllers?: readonly string[];
-  /** Further packages on every node, topmost first. */
+  /** Of Debian; default: trixie. */
+  readonly suite?: Suite;
+  /** Further packages on every node, topmost first; of trixie alone. */
   readonly layers?: readonly LayerName[];
   /** The packed work tree (true, the default), nothing (false), or a tarball of npm pack. */
   readonly product?: boolean | string;
@@ -86,7 +88,7 @@ export class Cluster {
       controllers = ['ctl'],
       report = () => undefined,
     } = options;
-    const image = await prepareImage(report);
+    const image = await prepareImage(report, options.suite);
     const { product: wanted = true } = options;
     const tarball = typeof wanted === 'string' ? wanted : undefined;
     const product = wanted === false ? undefined : await prepareProduct(image, report, tarball);

@@ -1,6 +1,7 @@
 /**
- * The root file system below every node: Debian 13 made by debootstrap, with npm (the host's, since Debian's is 400
- * packages) and without sshd. Made once, cached under a name that changes with its recipe.
+ * The root file system below every node: Debian 13, or 12 for its older MPI and systemd, made by debootstrap, with npm
+ * (the host's, since Debian's is 400 packages) and without sshd. Made once, cached under a name that changes with its
+ * recipe.
  */
 import { createHash } from 'node:crypto';
 import {
@@ -41,7 +42,12 @@ const PACKAGES = [
 
 /** Counts changes of the recipe that the package list does not show. */
 const RECIPE_VERSION = 2;
-const SUITE = 'trixie';
+/** The Node.js of bookworm is too old for the product: that of the host goes in its place. */
+const SUITES = {
+  trixie: PACKAGES,
+  bookworm: [...PACKAGES.filter((name) => name !== 'nodejs'), 'libstdc++6'],
+} as const;
+export type Suite = keyof typeof SUITES;
 
 /** Node images are rebuilt when the host's npm changes, since it is copied into them. */
 const npmDirectory = async (): Promise<string> =>
@@ -79,14 +85,22 @@ export const pruneCache = (prefix: string, keep: number): void => {
   for (const entry of stale) rmSync(entry, { recursive: true, force: true });
 };
 
+const copyNode = async (root: string): Promise<void> => {
+  cpSync(process.execPath, join(root, 'usr/bin/node'));
+  await mustRun(['chroot', root, '/usr/bin/node', '--version']);
+};
+
 /** The image of this recipe; made when the cache has none, which takes minutes. */
-export const prepareImage = async (report: (line: string) => void = () => undefined): Promise<CacheEntry> => {
+export const prepareImage = async (
+  report: (line: string) => void = () => undefined,
+  suite: Suite = 'trixie',
+): Promise<CacheEntry> => {
   requireRoot();
   await installHostPackages('nodes');
   mkdirSync(cacheDirectory(), { recursive: true });
   const npm = await npmDirectory();
   const npmVersion: unknown = JSON.parse(readFileSync(join(npm, 'package.json'), 'utf8')).version;
-  const recipe = JSON.stringify([SUITE, PACKAGES, RECIPE_VERSION, npmVersion]);
+  const recipe = JSON.stringify([suite, SUITES[suite], RECIPE_VERSION, npmVersion]);
   const name = `image-${createHash('sha256').update(recipe).digest('hex').slice(0, 16)}`;
   const cached = findCached(name);
   if (cached !== undefined) return cached;
@@ -102,20 +116,21 @@ export const prepareImage = async (report: (line: string) => void = () => undefi
       const argv = [
         'debootstrap',
         '--variant=minbase',
-        `--include=${PACKAGES.join(',')}`,
-        SUITE,
+        `--include=${SUITES[suite].join(',')}`,
+        suite,
         root,
         mirror,
       ];
       await mustRun(enterCgroups(scope.cgroups('build'), argv), { timeoutMs: 1_700_000 });
       trim(root);
+      if (suite === 'bookworm') await copyNode(root);
       cpSync(npm, join(root, 'usr/lib/node_modules/npm'), { recursive: true, verbatimSymlinks: true });
       symlinkSync('../lib/node_modules/npm/bin/npm-cli.js', join(root, 'usr/bin/npm'));
       renameSync(join(scope.directory, 'image'), join(cacheDirectory(), name));
     } finally {
       await scope.close();
     }
-    pruneCache('image-', 1);
+    pruneCache('image-', Object.keys(SUITES).length);
     const made = findCached(name);
     if (made === undefined) throw new Error(`${name} is gone again`);
     return made;

@@ -10,6 +10,7 @@ test('every launcher is led to the agent, and none spawns as a tree', () => {
     'PRTE_MCA_prte_tmpdir_base=/tmp',
     `OMPI_MCA_plm_rsh_agent=${AGENT}`,
     'OMPI_MCA_plm_rsh_no_tree_spawn=1',
+    'OMPI_MCA_orte_leave_session_attached=1',
     `HYDRA_LAUNCHER_EXEC=${AGENT}`,
   ]);
 });

@@ -31,6 +31,15 @@ test('mpiexec gets the same in its own words', () => {
   ]);
 });
 
+test('mpirun of Open MPI 4 gets them as prterun does', () => {
+  const job = { nodes: ['n1', 'n2'] as NodeName[], ranks: 3, tasksPerNode: 2 };
+  const argv = headArguments('orte', { ...job, options: ['--bind-to', 'none'], argv: [Buffer.from('x')] });
+  expect(argv.map((word) => word.toString())).toEqual([
+    ...['mpirun', '--host', 'n1:2,n2:2', '-n', '3', '-x', 'PMI_FD=2147483647', '--bind-to', 'none', 'x'],
+  ]);
+  expect(daemonsOf('orte', job)).toEqual({ nodes: ['n2'], endWithHead: true });
+});
+
 test('prterun has a daemon on every further node, mpiexec only on those that its ranks need', () => {
   const job = { nodes: ['n1', 'n2', 'n3'] as NodeName[], tasksPerNode: 2 };
   const nodesOf = (launcher: 'prrte' | 'hydra', ranks: number): readonly string[] =>
