@@ -4,6 +4,7 @@
  */
 import { errnoOf, XceError } from '../base/errors.ts';
 import { LIMITS } from '../base/limits.ts';
+import { writeStandard } from '../os/standard-output.ts';
 import { connectUnix } from '../rpc/client.ts';
 import { runAgent } from './agent.ts';
 import { AGENT_SOCKET } from './environment.ts';
@@ -15,19 +16,18 @@ const CONNECT_TIMEOUT_MS = 60_000;
  */
 const START_TIMEOUT_MS = LIMITS.connectTimeoutMsMax + LIMITS.agentTimeoutMsMax + 60_000;
 
-const write = (channel: 'stdout' | 'stderr', bytes: Uint8Array): Promise<void> =>
-  new Promise((resolve, reject) => {
-    process[channel].write(bytes, (error) => {
-      if (error)
-        reject(new XceError('output', `cannot write to ${channel}: ${errnoOf(error) ?? error.message}`));
-      else resolve();
-    });
-  });
+/** To the descriptors themselves: Node's streams take longer to load than everything else here. */
+const write = async (channel: 'stdout' | 'stderr', bytes: Uint8Array): Promise<void> => {
+  try {
+    await writeStandard(channel === 'stdout' ? 1 : 2, bytes);
+  } catch (error) {
+    const reason = errnoOf(error) ?? (error instanceof Error ? error.message : String(error));
+    throw new XceError('output', `cannot write to ${channel}: ${reason}`);
+  }
+};
 
 /** Returns the exit status. */
 export const main = async (args: readonly string[]): Promise<number> => {
-  // Each write tells its own failure; as an event it would end the agent with a stack.
-  for (const stream of [process.stdout, process.stderr]) stream.on('error', () => undefined);
   try {
     return await runAgent(args, {
       connect: () => connectUnix(AGENT_SOCKET, { timeoutMs: CONNECT_TIMEOUT_MS }),
@@ -39,7 +39,10 @@ export const main = async (args: readonly string[]): Promise<number> => {
     });
   } catch (error) {
     if (!(error instanceof XceError)) throw error;
-    process.stderr.write(`xce-sandbox-agent: ${error.message} [${error.code}]\n`);
+    // Where stderr is broken, the status alone tells.
+    await write('stderr', Buffer.from(`xce-sandbox-agent: ${error.message} [${error.code}]\n`)).catch(
+      () => undefined,
+    );
     return error.exitStatus;
   }
 };

@@ -135,15 +135,17 @@ const OPTIONS = {
 const ENTRY_POINTS = [
   { in: 'src/main.ts', out: 'cli' },
   { in: 'src/worker/main.ts', out: 'worker' },
-  { in: 'src/mpi/agent-main.ts', out: 'agent' },
   { in: 'src/operations/probe-process-main.ts', out: 'probe-process' },
   { in: 'src/cli/start.ts', out: 'start' },
 ];
 
-/** With short names: its own text is a part of the little memory that it may take. */
-const ALONE = {
+/** What runs often, with short names: its own text is a part of the little time and memory that it may take. */
+const SHORT_NAMES = {
   ...OPTIONS,
-  entryPoints: [{ in: 'src/main-renew.ts', out: 'renew' }],
+  entryPoints: [
+    { in: 'src/main-renew.ts', out: 'renew' },
+    { in: 'src/mpi/agent-main.ts', out: 'agent' },
+  ],
   minifyIdentifiers: true,
 };
 
@@ -161,7 +163,7 @@ export const buildPrograms = async (): Promise<{
   readonly metafiles: readonly Metafile[];
   readonly warnings: number;
 }> => {
-  const results = await Promise.all([build({ ...OPTIONS, entryPoints: ENTRY_POINTS }), build(ALONE)]);
+  const results = await Promise.all([build({ ...OPTIONS, entryPoints: ENTRY_POINTS }), build(SHORT_NAMES)]);
   const outputFiles = results.flatMap((result) => result.outputFiles);
   const files = outputFiles.map(({ path, text }) => {
     const code = path.endsWith('.cjs') ? asAscii(text) : text;
