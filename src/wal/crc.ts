@@ -1,14 +1,4 @@
-import { crc32 as crc32OfModule } from 'node:zlib';
-
-type Crc32 = (bytes: Uint8Array, start: number) => number;
-
-/**
- * The function of the library. Node's own binding has it by itself; the module around that brings all of Node's streams,
- * which take longer to load than a large log takes to check.
- */
-const crc32: Crc32 =
-  (process as { binding?: (name: string) => { crc32?: Crc32 } }).binding?.('zlib').crc32 ??
-  ((bytes, start) => crc32OfModule(bytes, start));
+import { crc32 } from 'node:zlib';
 
 /** From here on the call into the library costs less than the loop below (Node 20, x64). */
 const NATIVE_BYTES_MIN = 640;

@@ -49,6 +49,19 @@ describe('a good file', () => {
       },
       storage: [],
       environments: [],
+      hooks: {
+        scheduler: null,
+        deadlineMs: 300_000,
+        graceMs: 600_000,
+        drain: undefined,
+        own: {
+          job: 'XCE_JOB_ID',
+          attempt: 'XCE_JOB_ATTEMPT',
+          uid: 'XCE_JOB_UID',
+          nodes: 'XCE_JOB_NODES',
+          ends: 'XCE_JOB_END_TIME',
+        },
+      },
       mpi: { interfaces: [], agentTimeoutMs: 30_000 },
     });
   });
@@ -114,6 +127,17 @@ workspace = /scratch/xce
 local = yes
 [storage proj-2]
 path = /proj
+[hooks]
+scheduler = xce
+deadline = 90s
+grace = 2m
+drain = /opt/site/drain
+xce_job = SITE_JOB
+xce_attempt = SITE_TRY
+xce_submitter = SITE_UID
+xce_nodes = SITE_NODES
+xce_end = SITE_END
+
 [mpi]
 interfaces = ib0, 10.1.0.0/16
 agent_timeout = 45s
@@ -189,6 +213,19 @@ agent_timeout = 45s
           ],
         },
       ],
+      hooks: {
+        scheduler: 'xce',
+        deadlineMs: 90_000,
+        graceMs: 120_000,
+        drain: '/opt/site/drain',
+        own: {
+          job: 'SITE_JOB',
+          attempt: 'SITE_TRY',
+          uid: 'SITE_UID',
+          nodes: 'SITE_NODES',
+          ends: 'SITE_END',
+        },
+      },
       mpi: { interfaces: ['ib0', '10.1.0.0/16'], agentTimeoutMs: 45_000 },
     });
   });
