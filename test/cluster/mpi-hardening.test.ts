@@ -19,7 +19,7 @@ let lease: Allocated;
 const table: string[] = [];
 
 beforeAll(async () => {
-  site = await Site.start({ layers: ['mpi-programs', 'mpich'], workers: ['n1', 'n2'] });
+  site = await Site.start({ layers: ['strace', 'mpich'], workers: ['n1', 'n2'] });
   for (const [launcher, compiler] of Object.entries(COMPILERS)) {
     for (const name of ['mpi-hello', 'mpi-transfer'])
       await site.compile(name, compiler, `${name}-${launcher}`);

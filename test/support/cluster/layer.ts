@@ -31,8 +31,7 @@ export const LAYERS = {
   nfs: ['nfs-kernel-server', 'nfs-common', 'user-mode-linux', 'rpcbind', 'kmod', 'e2fsprogs'],
   etcd: ['etcd-server', 'etcd-client'],
   mpich: ['mpich', 'libmpich-dev'],
-  'mpi-programs': ['python3-mpi4py', 'python3-numpy', 'netpipe-openmpi', 'hpcc', 'strace'],
-  ssh: ['openssh-server', 'openssh-client'],
+  strace: ['strace'],
   slurm: ['slurmctld', 'slurmd', 'slurm-client', 'munge'],
 } as const;
 export type LayerName = keyof typeof LAYERS;
