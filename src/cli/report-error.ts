@@ -1,4 +1,5 @@
 import { XceError } from '../base/errors.ts';
+import { wantsHelp } from './command-names.ts';
 import { errorDocument, formatError, isReaderGone, writeOut, writeTalk } from './print.ts';
 
 /** `launch` gives the job's own status to its caller; every failure of the suite itself is this one there. */
@@ -25,7 +26,7 @@ const isEndless = (argv: readonly string[]): boolean => argv.slice(0, 2).join(' 
 
 /** Shows the error and returns the exit status that it means. */
 export const reportError = async (error: XceError, argv: readonly string[]): Promise<number> => {
-  const isLaunch = argv[0] === 'launch';
+  const isLaunch = argv[0] === 'launch' && !wantsHelp(argv);
   if (isReaderGone(error) && !isLaunch) return isEndless(argv) ? 0 : READER_GONE_STATUS;
   const status = isLaunch ? LAUNCH_FAILURE_STATUS : error.exitStatus;
   writeTalk(formatError(error));

@@ -9,7 +9,7 @@ import { type CommandName, findCommand } from './command-names.ts';
 type Program = { main(argv: readonly string[]): Promise<number | undefined> };
 
 /** Gone after a boot, and only root makes names there. */
-const CODE_DIRECTORY = '/run/xce-sandbox/code';
+const CODE_DIRECTORY = '/run/xce-sandbox/compiled-code';
 
 const OWN_PROGRAMS: Partial<Record<CommandName, string>> = { 'lease renew': 'renew.cjs' };
 

@@ -33,7 +33,7 @@ describe('launch says 125 for everything that is not the job', () => {
     ['launch -- id', 'usage', /which lease is meant\?/],
     ['launch --job 42 --ranks 0 --mpi -- id', 'usage', /--ranks: '0' is not a number from 1/],
     ['launch --job 42 --ranks 2 -- id', 'usage', /--mpi/],
-    ['launch --job 42 --mpi=slurm -- id', 'usage', /--mpi: 'slurm' is none of prrte, hydra/],
+    ['launch --job 42 --mpi=slurm -- id', 'usage', /--mpi: 'slurm' is none of prrte, orte, hydra/],
     ['launch --job 42 --mpi --mpi=hydra -- id', 'usage', /--mpi is given more than once/],
     ['launch --job --mpi hydra -- id', 'usage', /--job needs a value/],
     ['launch --job 42 --mpi slurm -- id', 'usage', /takes no argument 'slurm'/],

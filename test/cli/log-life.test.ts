@@ -123,11 +123,13 @@ describe('lease compact', () => {
 describe('lease repair', () => {
   test('of a log that is whole says so, and writes nothing', async () => {
     await host.must(['lease', 'list']);
-    const before = ['/srv', '/run/xce-sandbox', '/var/lib/xce-sandbox'].map((path) => host.snapshot(path));
-    await check(host, { args: 'lease repair', stdout: /^outcome: nothing was wrong\nepoch: {3}1\n/ });
-    expect(['/srv', '/run/xce-sandbox', '/var/lib/xce-sandbox'].map((path) => host.snapshot(path))).toEqual(
-      before,
+    const before = ['/srv', '/run/xce-sandbox/main', '/var/lib/xce-sandbox'].map((path) =>
+      host.snapshot(path),
     );
+    await check(host, { args: 'lease repair', stdout: /^outcome: nothing was wrong\nepoch: {3}1\n/ });
+    expect(
+      ['/srv', '/run/xce-sandbox/main', '/var/lib/xce-sandbox'].map((path) => host.snapshot(path)),
+    ).toEqual(before);
   });
 
   test('of a log that is whole says as well that this host may not write to it', async () => {

@@ -16,7 +16,7 @@ const LOG = `${LOG_DIRECTORY}/leases.wal.1`;
 const USERS = ['lease list', 'lease show --job 1', 'lease verify', 'lease takeover', ALLOCATE, 'status'];
 
 const snapshotAll = () =>
-  ['/srv', '/run/xce-sandbox', '/var/lib/xce-sandbox'].map((directory) => host.snapshot(directory));
+  ['/srv', '/run/xce-sandbox/main', '/var/lib/xce-sandbox'].map((directory) => host.snapshot(directory));
 
 test('a directory for the first log is asked for with the command that makes it', async () => {
   await host.shell(`rmdir ${LOG_DIRECTORY}`);

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { ALICE, CliHost, type End, type Options } from './host.ts';
 import { wordsOf } from './transcript.ts';
 
-const CODE = '/run/xce-sandbox/code';
+const CODE = '/run/xce-sandbox/compiled-code';
 
 let host: CliHost;
 beforeAll(async () => {
