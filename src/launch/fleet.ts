@@ -3,10 +3,11 @@
  * question to many of them with a bound on how many are in flight.
  */
 import { asXceError, type ErrorCode, type ErrorFacts, XceError } from '../base/errors.ts';
-import { type NodeName, parseNodeName } from '../base/ids.ts';
+import type { NodeName } from '../base/ids.ts';
 import { createLanes } from '../base/lanes.ts';
 import { unlessAborted } from '../base/unless-aborted.ts';
 import { foldNodes } from '../nodes/hostlist.ts';
+import { type Failure, foldReasons } from '../nodes/reasons.ts';
 import type { RpcSession } from '../rpc/session.ts';
 
 /** Connections opened, and questions asked, at the same time. */
@@ -131,30 +132,6 @@ export const values = <T>(
   answers: readonly Answer<T>[],
 ): readonly { readonly node: NodeName; readonly value: T }[] =>
   answers.flatMap((answer) => (answer.ok ? [{ node: answer.node, value: answer.value }] : []));
-
-/** Every place where a text names a node, and not one whose name only contains it. */
-const mentionsOf = (node: string): RegExp =>
-  new RegExp(`(?<![A-Za-z0-9._-])${node.replaceAll('.', '\\.')}(?![A-Za-z0-9_-]|\\.[A-Za-z0-9])`, 'g');
-
-/** What a failure says, and of which node. */
-export type Failure = { readonly message: string; readonly facts: Pick<ErrorFacts, 'at'> };
-
-type Reason = { readonly nodes: NodeName[]; readonly tell: (nodes: string) => string };
-
-/** Failures that say the same of different nodes are one reason, which names all of them. */
-const foldReasons = (failed: readonly Failure[]): readonly Reason[] => {
-  const reasons = new Map<string, Reason>();
-  for (const { message, facts } of failed) {
-    const node = facts.at === undefined ? undefined : parseNodeName(facts.at);
-    const pieces = node === undefined ? [message] : message.split(mentionsOf(node));
-    const key = JSON.stringify(pieces);
-    const known = reasons.get(key);
-    if (known === undefined) {
-      reasons.set(key, { nodes: node === undefined ? [] : [node], tell: (nodes) => pieces.join(nodes) });
-    } else if (node !== undefined && !known.nodes.includes(node)) known.nodes.push(node);
-  }
-  return [...reasons.values()];
-};
 
 /** What failed, each reason once, with the nodes that it holds for as a list; beyond a bound only the nodes. */
 export const tellFailures = (failed: readonly Failure[]): string => {

@@ -6,6 +6,7 @@ import { XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
 import type { JobId, NodeName } from '../base/ids.ts';
 import type { LeaseRef } from '../lease/reference.ts';
+import type { LeaseView } from '../lease/view.ts';
 import { foldNodes } from '../nodes/hostlist.ts';
 import { runChild } from '../os/spawn.ts';
 import { pause } from '../os/watch.ts';
@@ -14,7 +15,7 @@ import type { JobFacts } from '../scheduler/job-facts.ts';
 import type { SchedulerName } from '../scheduler/schedulers.ts';
 import type { Context } from './context.ts';
 import { factsOf, type HookInput, untilFree, withinDeadline } from './hook.ts';
-import { missingOf, type ReleaseResult, releaseLease } from './lease-release.ts';
+import { nodeFaultsOf, type ReleaseResult, releaseLease } from './lease-release.ts';
 
 export type EpilogResult = {
   readonly scheduler: SchedulerName;
@@ -34,20 +35,25 @@ const LOOK_MS = 500;
 
 type Found = LeaseRef | { readonly none: string };
 
+const isLater = (one: LeaseView, other: LeaseView): boolean => one.attempt > other.attempt;
+
 /**
  * The lease of the run that has ended. A batch system that requeues a job may have counted on before the epilog of the
- * run begins (Slurm 24.11 does), and the next run may have its lease by then: where the batch system says when the run
- * started, that decides.
+ * run begins, and the next run may have its lease by then (Slurm 24.11); and it may begin to count the time of a run
+ * anew once its nodes have booted. So the run is the last that began no later than the batch system says.
  */
 const findRun = async ({ leases }: Context, { job, attempt, startedS }: JobFacts): Promise<Found> => {
   if (startedS === null) return { job, attempt };
-  const runs = (await leases.list(undefined)).filter((lease) => lease.job === job);
-  const own = runs.find(({ schedulerStartS }) => schedulerStartS === startedS);
-  if (own !== undefined) return { lease: own.lease };
-  const other = runs.find((lease) => lease.attempt === attempt && lease.schedulerStartS !== null);
-  return other === undefined
+  const all = (await leases.list(undefined)).filter((lease) => lease.job === job);
+  const begun = all.filter(({ schedulerStartS }) => (schedulerStartS ?? 0) <= startedS);
+  const [first, ...others] = begun;
+  if (first !== undefined) {
+    return { lease: others.reduce((last, one) => (isLater(one, last) ? one : last), first).lease };
+  }
+  const [next] = all;
+  return next === undefined
     ? { job, attempt }
-    : { none: `lease ${other.lease} is that of another run of job ${job}` };
+    : { none: `lease ${next.lease} is that of a later run of job ${job}` };
 };
 
 /** Waits until nobody is at work on the lease any more. */
@@ -94,7 +100,7 @@ const drainNodes = async (
 
 /** Takes the nodes that hold up a release out of service, and tells that in the refusal. */
 const drainMissing = async (context: Context, facts: JobFacts, error: XceError): Promise<XceError> => {
-  const drains = nodesToDrain(missingOf(error));
+  const drains = nodesToDrain(nodeFaultsOf(error));
   const { drain: program } = context.settings.hooks;
   if (program === undefined || drains.length === 0) return error;
   const drained: NodeName[] = [];
@@ -103,7 +109,7 @@ const drainMissing = async (context: Context, facts: JobFacts, error: XceError):
   return new XceError(error.code, error.message, { ...error.facts, detail, cause: error });
 };
 
-/** Throws what releaseLease throws, 'hook-facts', and 'timeout' at [hooks] deadline. */
+/** Throws what releaseLease throws, 'hook-facts', and 'timeout' at [hooks] deadline. Draining has its own bound. */
 export const runEpilog = async (context: Context, input: HookInput): Promise<EpilogResult> => {
   const facts = factsOf(context, input);
   const { scheduler, job, attempt } = facts;
@@ -111,17 +117,17 @@ export const runEpilog = async (context: Context, input: HookInput): Promise<Epi
     context.tell(`nothing to release: ${why}`);
     return { scheduler, job, attempt, outcome };
   };
-  return await withinDeadline(context, 'epilog', async (signal) => {
-    const found = await findRun(context, facts);
-    if ('none' in found) return ended('ended', found.none);
-    try {
+  try {
+    return await withinDeadline(context, 'epilog', async (signal) => {
+      const found = await findRun(context, facts);
+      if ('none' in found) return ended('ended', found.none);
       const released = await releaseOnce(context, found, signal);
       return { scheduler, job, attempt: released.attempt, outcome: 'released', released };
-    } catch (error) {
-      if (!(error instanceof XceError)) throw error;
-      if (error.code === 'lease-ended') return ended('ended', error.message);
-      if (error.code === 'lease-missing') return ended('never-leased', error.message);
-      throw error.code === 'release-blocked' ? await drainMissing(context, facts, error) : error;
-    }
-  });
+    });
+  } catch (error) {
+    if (!(error instanceof XceError)) throw error;
+    if (error.code === 'lease-ended') return ended('ended', error.message);
+    if (error.code === 'lease-missing') return ended('never-leased', error.message);
+    throw error.code === 'release-blocked' ? await drainMissing(context, facts, error) : error;
+  }
 };

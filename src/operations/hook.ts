@@ -1,6 +1,7 @@
 /** What prolog and epilog have in common. */
 import { formatDuration } from '../base/duration.ts';
 import { XceError } from '../base/errors.ts';
+import { pause } from '../os/watch.ts';
 import { withinMs } from '../os/within.ts';
 import { type GivenFacts, type JobFacts, readJobFacts } from '../scheduler/job-facts.ts';
 import type { Context } from './context.ts';
@@ -18,7 +19,7 @@ export const factsOf = ({ settings }: Context, { environment, ...given }: HookIn
 
 /**
  * Runs a hook within [hooks] deadline. What is under way then is given up: `signal` says so to whoever repeats, and the
- * process ends; the log and the workers take that as they take any end of a command.
+ * command ends as soon as a commit of its own that is under way has; the workers take that as any end of a command.
  */
 export const withinDeadline = async <T>(
   { settings }: Context,
@@ -37,7 +38,10 @@ export const withinDeadline = async <T>(
   });
 };
 
-/** Repeats what another process of this host or another one held up; each try has its own time to wait. */
+/** Some refusals of a busy log come at once. */
+const AGAIN_MS = 100;
+
+/** Repeats what another process of this host or another one held up. */
 export const untilFree = async <T>(signal: AbortSignal, work: () => Promise<T>): Promise<T> => {
   for (;;) {
     try {
@@ -45,5 +49,6 @@ export const untilFree = async <T>(signal: AbortSignal, work: () => Promise<T>):
     } catch (error) {
       if (signal.aborted || !(error instanceof XceError) || error.code !== 'log-busy') throw error;
     }
+    await pause(AGAIN_MS, signal);
   }
 };

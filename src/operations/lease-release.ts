@@ -14,6 +14,7 @@ import { commandFor } from '../lease/reference.ts';
 import type { QuarantineRequest } from '../lease/rules.ts';
 import type { LeaseView } from '../lease/view.ts';
 import { foldNodes } from '../nodes/hostlist.ts';
+import type { Failure } from '../nodes/reasons.ts';
 import type { NormaliseReport } from '../normalise/report.ts';
 import type { ResponseOf } from '../rpc/message.ts';
 import { challengeNodes } from './challenge.ts';
@@ -37,13 +38,17 @@ type Missing = {
   readonly code: Exclude<QuarantineCode, 'superseded' | 'expired'>;
   readonly text: string;
   readonly node: NodeName | null;
+  /** Whether the node itself is not clean, or gives no answer; else it is ours, or the file system's. */
+  readonly isOfNode: boolean;
   /** Where more is to be done about it than to mend what the text says. */
   readonly cure?: string;
 };
 
-/** What a 'release-blocked' of releaseLease names as missing. */
-export const missingOf = ({ facts }: XceError): readonly Pick<Missing, 'node' | 'text'>[] =>
-  (facts.detail?.['missing'] ?? []) as readonly Missing[];
+/** What a 'release-blocked' of releaseLease says of nodes that are not clean or give no answer. */
+export const nodeFaultsOf = ({ facts }: XceError): readonly Failure[] =>
+  ((facts.detail?.['missing'] ?? []) as readonly Missing[]).flatMap(({ isOfNode, node, text }) =>
+    isOfNode && node !== null ? [{ message: text, facts: { at: node } }] : [],
+  );
 
 /** What is done first, when a worker has served a later epoch than the one that asks it. */
 const RAISE_EPOCH =
@@ -110,7 +115,9 @@ const orBlock = async <T>(context: Context, before: LeaseView, look: () => T | P
   } catch (error) {
     if (!(error instanceof XceError) || error.code === 'bug') throw error;
     const code = error.code === 'mount-changed' ? error.code : 'normalise-refused';
-    return await block(context, before, [{ code, text: escapeText(error.message), node: null }]);
+    return await block(context, before, [
+      { code, text: escapeText(error.message), node: null, isOfNode: false },
+    ]);
   }
 };
 
@@ -123,6 +130,9 @@ const UNREACHABLE: readonly ErrorCode[] = [
   'peer-unknown',
 ];
 
+/** Codes that a node itself is the cause of. Others may be the fault of this controller, with every node. */
+const OF_NODES: readonly ErrorCode[] = ['node-dirty', 'certificate', 'worker-unreachable', 'timeout'];
+
 const asMissing = (error: XceError, node: NodeName): Missing => {
   const { code } = error;
   const isOwn = code === 'certificate' || code === 'node-dirty';
@@ -130,6 +140,7 @@ const asMissing = (error: XceError, node: NodeName): Missing => {
     code: isOwn ? code : UNREACHABLE.includes(code) ? 'node-unreachable' : 'node-dirty',
     text: escapeText(error.message),
     node,
+    isOfNode: OF_NODES.includes(code),
     ...(code === 'ticket-epoch' ? { cure: RAISE_EPOCH } : {}),
   };
 };
@@ -201,6 +212,7 @@ const listMissing = (
     code: 'certificate',
     text: problem,
     node,
+    isOfNode: true,
     ...(cure === undefined ? {} : { cure }),
   });
   return [
@@ -268,6 +280,7 @@ export const releaseLease = async (context: Context, selection: LeaseSelection):
               code: code ?? (report.status === 'refused' ? 'normalise-refused' : 'normalise-partial'),
               text: `${escapeText(scope.walkPath)}: ${report.left} inodes left: ${why}`,
               node: null,
+              isOfNode: false,
             },
           ]);
         }

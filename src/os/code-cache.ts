@@ -5,6 +5,7 @@
  * alone, and run by everybody.
  */
 import {
+  chmodSync,
   closeSync,
   constants,
   fchmodSync,
@@ -18,6 +19,7 @@ import {
 } from 'node:fs';
 import { dirname } from 'node:path';
 import { Script } from 'node:vm';
+import { errnoOf } from '../base/errors.ts';
 
 export type CachedBundle = {
   readonly exports: unknown;
@@ -67,10 +69,22 @@ const readCode = (path: string, key: Buffer): Buffer | undefined => {
   }
 };
 
+/** A directory that is there is left as it is; a new one has this mode, whatever the umask. */
+const makeOwn = (path: string, mode: number): void => {
+  try {
+    mkdirSync(path, 0o700);
+  } catch (error) {
+    if (errnoOf(error) === 'EEXIST') return;
+    throw error;
+  }
+  chmodSync(path, mode);
+};
+
 const writeCode = (path: string, key: Buffer, code: Buffer): void => {
   const temporary = `${path}.new-${process.pid}`;
   try {
-    mkdirSync(dirname(path), { recursive: true, mode: 0o711 });
+    makeOwn(dirname(dirname(path)), 0o755);
+    makeOwn(dirname(path), 0o711);
     try {
       const fd = openSync(temporary, 'wx', 0o600);
       try {

@@ -66,10 +66,17 @@ const chooseScheduler = (
 };
 
 /** Seconds since 1970 as a batch system writes them; 0 stands for none. */
-const readSeconds = (environment: Environment, variable: string | null, flag: string): number | null => {
+const readSeconds = (environment: Environment, variable: string | null): number | null => {
   const text = textOf(environment, variable);
   if (variable === null || text === undefined || text === '0') return null;
-  if (!/^[1-9][0-9]{0,14}$/.test(text)) throw unreadable(variable, text, 'a time in seconds', flag);
+  if (!/^[1-9][0-9]{0,14}$/.test(text)) {
+    throw unreadable(
+      variable,
+      text,
+      'a time in seconds',
+      `a time in seconds since 1970, or unset ${variable}`,
+    );
+  }
   return Number(text);
 };
 
@@ -98,12 +105,14 @@ export const readJobFacts = (environment: Environment, own: OwnVariables, given:
   if (attempt === undefined) {
     throw unreadable(variables.attempt ?? '', attemptText ?? '', 'a count of requeues', '--attempt');
   }
+  const isNamed = given.job !== undefined || given.attempt !== undefined;
   return {
     scheduler,
     job,
     attempt,
-    startedS: readSeconds(environment, variables.started, '--attempt'),
-    endsS: readSeconds(environment, variables.ends, '--ttl'),
+    // Of the job that the environment is about, which the flags may have said is another.
+    startedS: isNamed ? null : readSeconds(environment, variables.started),
+    endsS: isNamed ? null : readSeconds(environment, variables.ends),
     submitter: given.submitter ?? readSubmitter(environment, variables),
     nodes: given.nodes ?? textOf(environment, variables.nodes) ?? null,
   };

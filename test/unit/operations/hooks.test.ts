@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { XceError } from '../../../src/base/errors.ts';
-import type { Attempt, JobId } from '../../../src/base/ids.ts';
+import type { JobId } from '../../../src/base/ids.ts';
 import type { Settings } from '../../../src/config/settings.ts';
 import type { Context } from '../../../src/operations/context.ts';
 import { runEpilog } from '../../../src/operations/epilog.ts';
@@ -19,11 +19,15 @@ afterEach(() => {
 
 const hookOf = (job: string, attempt = 0) => ({
   scheduler: 'slurm' as const,
-  job: job as JobId,
-  attempt: attempt as Attempt,
+  job: undefined,
+  attempt: undefined,
   submitter: '1001:1001',
   nodes: 'n[1-3]',
-  environment: { SLURM_JOB_END_TIME: String(Math.floor(Date.now() / 1000) + 3600) },
+  environment: {
+    SLURM_JOB_ID: job,
+    SLURM_JOB_RESTART_COUNT: String(attempt),
+    SLURM_JOB_END_TIME: String(Math.floor(Date.now() / 1000) + 3600),
+  },
 });
 
 const withHooks = (context: Context, hooks: Partial<Settings['hooks']>): Context =>
@@ -129,8 +133,12 @@ describe('an epilog', () => {
     const { context, leases } = await setUpClean();
     const here = withHooks(context, {});
     const run = (attempt: number, startedS: number) => ({
-      ...hookOf('50', attempt),
-      environment: { SLURM_JOB_START_TIME: String(startedS) },
+      ...hookOf('50'),
+      environment: {
+        SLURM_JOB_ID: '50',
+        SLURM_JOB_RESTART_COUNT: String(attempt),
+        SLURM_JOB_START_TIME: String(startedS),
+      },
     });
     const first = await runProlog(here, { ...run(0, 1000), ttlMs: undefined });
     // As Slurm calls it for the run that began at 1000.
@@ -142,6 +150,8 @@ describe('an epilog', () => {
     const second = await runProlog(here, { ...run(1, 2000), ttlMs: undefined });
     expect(await runEpilog(here, run(1, 1000))).toMatchObject({ outcome: 'ended', attempt: 1 });
     expect(await leases.show({ lease: second.lease })).toMatchObject({ status: 'active' });
+    // Its nodes had to boot first, and Slurm counts its time from then on.
+    expect(await runEpilog(here, run(1, 2060))).toMatchObject({ outcome: 'released', attempt: 1 });
   });
 
   test('waits for a release that has taken its own over', async () => {
@@ -206,6 +216,19 @@ describe('an epilog', () => {
       expect(said()).toEqual(['update', 'nodename=n2', 'state=drain', `reason=${reason}`]);
       expect(told).toContain(`drained n2: ${reason}`);
       expect(await status()).toEqual(['quarantined', 'node-dirty', 'n2']);
+    });
+
+    test('drains no node for what this controller is the cause of', async () => {
+      const { context, at, status } = await setUpClean();
+      for (const name of ['n1', 'n2', 'n3']) {
+        at(name).on('drain', () => {
+          throw new XceError('ticket-epoch', 'the request is of epoch 2, epoch 3 was seen');
+        });
+      }
+      const error = await errorOf(runEpilog(withHooks(context, { drain: '/nonexistent' }), hookOf(JOB)));
+      expect(error.code).toBe('release-blocked');
+      expect(error.facts.detail).not.toHaveProperty('drained');
+      expect((await status())[0]).toBe('quarantined');
     });
 
     test('says which node is to be drained by hand where the batch system refuses', async () => {
