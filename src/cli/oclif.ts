@@ -38,9 +38,13 @@ export const showHelp = async (words: readonly string[]): Promise<void> => {
 const showTalk = async (argv: readonly string[]): Promise<void> => {
   const facts = await loadFacts();
   if (argv[0] === '--version') return await writeOut(`${facts.userAgent}\n`);
-  const topic = leadingWords(argv).join(':');
-  const isKnown = argv.length === 0 || wantsHelp(argv) || facts.topics.some(({ name }) => name === topic);
-  if (!isKnown) throw new Errors.CLIError(`command ${topic} not found`);
+  const words = leadingWords(argv);
+  // With anything behind it, or in oclif's own spelling, it was meant to do something.
+  const isTopic =
+    words.length === argv.length &&
+    facts.topics.some(({ name }) => name.replaceAll(':', ' ') === words.join(' '));
+  const isKnown = argv.length === 0 || wantsHelp(argv) || isTopic;
+  if (!isKnown) throw new Errors.CLIError(`command ${words.join(':')} not found`);
   await show(argv, facts);
 };
 

@@ -40,7 +40,8 @@ const wordsOf = (argv: readonly string[]): readonly string[] => {
 const findCommand = (words: readonly string[], config: Config): readonly string[] | undefined => {
   for (let count = words.length; count > 0; count -= 1) {
     const name = words.slice(0, count);
-    if (config.findCommand(name.join(':')) !== undefined) return name;
+    const isOurs = name.every((word) => !word.includes(':'));
+    if (isOurs && config.findCommand(name.join(':')) !== undefined) return name;
   }
   return undefined;
 };
@@ -51,7 +52,9 @@ const explainUnknownCommand = (words: readonly string[], config: Config, cause: 
     words,
     known.map((name) => name.replaceAll(':', ' ')),
   );
-  const message = `there is no command '${escapeText(words.join(' '))}'${suggest(near)}`;
+  const name = escapeText(words.join(' '));
+  const message =
+    near === name ? `'${name}' alone is no command` : `there is no command '${name}'${suggest(near)}`;
   const next = near === undefined ? `${config.bin} help` : `${config.bin} help ${near}`;
   return new XceError('usage', message, { next, cause });
 };

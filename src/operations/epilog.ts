@@ -30,6 +30,8 @@ export type EpilogResult = {
 );
 
 const DRAIN_MS_MAX = 15_000;
+/** Of what the program that drains says last. */
+const SAID_CHARS_MAX = 200;
 /** There is no event to wait for: the other release may be one of another host. */
 const LOOK_MS = 500;
 
@@ -92,8 +94,11 @@ const drainNodes = async (
     context.tell(`drained ${foldNodes(nodes)}: ${reason}`);
     return nodes;
   }
-  const said = escapeText(end.stderr.toString('utf8').trim().split('\n').at(-1) ?? '');
-  const how = end.timedOut ? `no end within ${DRAIN_MS_MAX} ms` : `status ${end.exitCode ?? end.spawnErrno}`;
+  const last = end.stderr.toString('utf8').trim().split('\n').at(-1) ?? '';
+  const said = escapeText(last.slice(0, SAID_CHARS_MAX));
+  const how = end.timedOut
+    ? `no end within ${DRAIN_MS_MAX} ms`
+    : `ended with ${end.exitCode ?? end.signal ?? end.spawnErrno}:`;
   context.tell(`${foldNodes(nodes)} must be drained by hand: ${program}: ${how} ${said}`.trim());
   return [];
 };

@@ -38,8 +38,8 @@ let space = Buffer.alloc(0);
 /**
  * A regular file as it is, until the next is read, and what tells it from every other and from itself after a change.
  */
-const readWhole = (path: string): Content => {
-  const fd = openSync(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+const readWhole = (path: string, flags = 0): Content => {
+  const fd = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK | flags);
   try {
     const facts = fstatSync(fd, { bigint: true });
     if (!facts.isFile() || facts.size > CODE_BYTES_MAX) throw new Error(`${path} is not a bundle`);
@@ -60,7 +60,7 @@ const readWhole = (path: string): Content => {
 /** Code that somebody else than root might have written would be root's to run. */
 const readCode = (path: string, key: Buffer): Buffer | undefined => {
   try {
-    const { bytes, isRoots } = readWhole(path);
+    const { bytes, isRoots } = readWhole(path, constants.O_NOFOLLOW);
     const isOurs = isRoots && bytes.subarray(0, KEY_BYTES).equals(key);
     return isOurs ? bytes.subarray(KEY_BYTES) : undefined;
   } catch {

@@ -36,6 +36,19 @@ describe('help', () => {
     ]);
   });
 
+  test.each([
+    ['lease:release --job 7', /there is no command 'lease:release'/],
+    ['lease:show', /there is no command 'lease:show'/],
+    ['lease -- list', /'lease' alone is no command/],
+  ])('is not what %s gets, which was meant to do something', async (args, says) => {
+    await expectRefusal(host, { args, code: 'usage', status: 64, says });
+  });
+
+  test('is no document of a topic', async () => {
+    const stdout = /"message": "'lease' alone is no command"/;
+    await check(host, { args: 'lease --json', status: 64, stdout, stderr: /alone is no command/ });
+  });
+
   test('of a command is the same before and behind its name', async () => {
     const { stdout } = await check(host, { args: 'lease allocate --help', stdout: /--submitter=UID/ });
     await checkAll(host, [

@@ -237,7 +237,7 @@ describe('an epilog', () => {
       const { path } = program(1);
       const error = await errorOf(runEpilog(withHooks(context, { drain: path }), hookOf(JOB)));
       expect(error).toMatchObject({ code: 'release-blocked', facts: { detail: { drained: [] } } });
-      expect(told).toContain(`n2 must be drained by hand: ${path}: status 1 no such node`);
+      expect(told).toContain(`n2 must be drained by hand: ${path}: ended with 1: no such node`);
     });
 
     test('drains nothing where the site has named no program', async () => {
