@@ -263,12 +263,14 @@ hosts = n1
   /** How many leases the log has, and which acknowledged ones it does not have as they were told. */
   async compare(node: Node): Promise<{ readonly leases: number; readonly missing: readonly string[] }> {
     type Listed = Acknowledged & { readonly job: string };
+    // Writers may go on while the log is read.
+    const acknowledged = new Map(this.acknowledged);
     const text = await this.must(node, 'lease', 'list', '--json');
     const listed = JSON.parse(text) as readonly Listed[];
     const uids = new Set(listed.map(({ uid }) => uid));
     if (uids.size < listed.length) throw new Error(`two leases of ${this.name} have one uid`);
     const byJob = new Map(listed.map((lease) => [lease.job, lease]));
-    const missing = [...this.acknowledged].flatMap(([job, told]) => {
+    const missing = [...acknowledged].flatMap(([job, told]) => {
       const found = byJob.get(job);
       return found?.uid === told.uid && found.lease === told.lease ? [] : [`${job}: ${JSON.stringify(told)}`];
     });

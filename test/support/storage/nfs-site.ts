@@ -217,9 +217,9 @@ export class LogOnNfs {
     return { leases, problems: report.problems };
   }
 
-  /** The jobs that were acknowledged and that a log does not have as they were told. */
-  missingFrom({ leases }: Content): readonly string[] {
-    return [...this.acknowledged].flatMap(([job, told]) => {
+  /** The jobs that were acknowledged before a log was read, and that it does not have as they were told. */
+  missingFrom({ leases }: Content, acknowledged: ReadonlyMap<string, Acknowledged>): readonly string[] {
+    return [...acknowledged].flatMap(([job, told]) => {
       const found = leases.get(job);
       return found?.uid === told.uid && found.lease === told.lease ? [] : [job];
     });
