@@ -92,3 +92,14 @@ export const expectRefusal = async (host: CliHost, refusal: Refusal): Promise<Er
   expect(json.status, what).toBe(status);
   return document.error;
 };
+
+/** Runs a command after which everything below a directory must be as it was. */
+export const leavesAsIs = async (
+  host: CliHost,
+  directory: string,
+  command: () => Promise<unknown>,
+): Promise<void> => {
+  const before = host.snapshot(directory);
+  await command();
+  expect(host.snapshot(directory)).toEqual(before);
+};

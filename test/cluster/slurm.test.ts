@@ -1,5 +1,6 @@
 /** Jobs of a real Slurm, whose slurmctld runs the hooks of the package: what each job leaves, and what a lost node does. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { expectNothing } from '../support/launches.ts';
 import { CONFIG_PATH, Site, SUBMITTER } from '../support/site.ts';
 import { Slurm } from '../support/slurm.ts';
 
@@ -7,6 +8,7 @@ let site: Site;
 let slurm: Slurm;
 
 type Lease = {
+  readonly lease: number;
   readonly job: string;
   readonly attempt: number;
   readonly uid: number;
@@ -28,11 +30,11 @@ afterAll(() => site?.down());
 const leases = () => site.json<readonly Lease[]>('lease', 'list');
 const untilNoLease = () => slurm.until('no lease', async () => (await leases()).length === 0);
 
-/** Nothing of the uid is left on any node: no process, no name. */
-const expectNothingOf = async (uid: number): Promise<void> => {
+/** Nothing of the lease is left on any node, and its uid has no name there. */
+const expectNothingOf = async (lease: Lease): Promise<void> => {
+  await expectNothing(site.workers, lease);
   for (const node of site.workers) {
-    expect((await node.exec(['pgrep', '-u', String(uid)])).exitCode).toBe(1);
-    expect((await node.exec(['getent', 'passwd', String(uid)])).exitCode).toBe(2);
+    expect((await node.exec(['getent', 'passwd', String(lease.uid)])).exitCode).toBe(2);
   }
 };
 
@@ -46,11 +48,11 @@ describe('a job', () => {
     expect(lease).toMatchObject({ job, attempt: 0, status: 'active', submitter: { uid: SUBMITTER.uid } });
     expect(lease?.ttlMs).toBeGreaterThan(600_000);
     expect(lease?.ttlMs).toBeLessThanOrEqual(660_000);
-    const uid = lease?.uid ?? 0;
-    expect(await site.must('launch', '--job', job, '--', 'id', '-u')).toBe(`${uid}\n`.repeat(3));
+    if (lease === undefined) throw new Error('there is a lease');
+    expect(await site.must('launch', '--job', job, '--', 'id', '-u')).toBe(`${lease.uid}\n`.repeat(3));
     await slurm.must('scancel', job);
     await untilNoLease();
-    await expectNothingOf(uid);
+    await expectNothingOf(lease);
     expect(
       (
         await site.run([
