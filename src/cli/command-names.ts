@@ -52,14 +52,17 @@ export const wantsHelp = (argv: readonly string[]): boolean => {
   return (end === -1 ? argv : argv.slice(0, end)).some((word) => HELP_FLAGS.includes(word));
 };
 
-/** The command that a command line begins with and that it wants to be run, and its arguments. */
-export const findCommand = (
-  argv: readonly string[],
-): { readonly name: CommandName; readonly rest: readonly string[] } | undefined => {
-  if (wantsHelp(argv)) return undefined;
+export type FoundCommand = { readonly name: CommandName; readonly rest: readonly string[] };
+
+/** The command that words begin with, and those behind it. */
+export const commandAt = (words: readonly string[]): FoundCommand | undefined => {
   for (let count = WORDS_MAX; count > 0; count -= 1) {
-    const name = argv.slice(0, count).join(' ');
-    if (isCommandName(name)) return { name, rest: argv.slice(count) };
+    const name = words.slice(0, count).join(' ');
+    if (isCommandName(name)) return { name, rest: words.slice(count) };
   }
   return undefined;
 };
+
+/** The command that a command line begins with and that it wants to be run, and its arguments. */
+export const findCommand = (argv: readonly string[]): FoundCommand | undefined =>
+  wantsHelp(argv) ? undefined : commandAt(argv);

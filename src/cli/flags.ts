@@ -190,10 +190,15 @@ export const hookFlags = {
   }),
 };
 
-export const jobTermsFlags = {
-  submitter: Flags.string({ description: 'Who gets the files back.', helpValue: 'UID[:GID]' }),
-  nodes: Flags.string({ char: 'n', description: 'Nodes of the job.', helpValue: 'LIST' }),
-};
+export const submitterFlag = Flags.custom<string>({
+  description: 'Who gets the files back.',
+  helpValue: 'UID[:GID]',
+});
+export const jobNodesFlag = Flags.custom<string>({
+  char: 'n',
+  description: 'Nodes of the job.',
+  helpValue: 'LIST',
+});
 
 export const toHookInput = (flags: {
   readonly scheduler: SchedulerName | undefined;

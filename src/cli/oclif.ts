@@ -8,7 +8,7 @@ import { findPackage } from '../os/package-root.ts';
 import { leadingWords, wantsHelp } from './command-names.ts';
 import type { Talk } from './main.ts';
 import { ownStandardStreams, writeOut } from './print.ts';
-import { requireWords, toUsageError } from './usage-error.ts';
+import { isTopic, requireWords, toUsageError } from './usage-error.ts';
 
 /** oclif runs code that it finds below HOME, XDG_DATA_HOME and other variables, unless it is told not to. */
 const NO_PLUGINS = { userPlugins: false, devPlugins: false };
@@ -40,10 +40,8 @@ const showTalk = async (argv: readonly string[]): Promise<void> => {
   if (argv[0] === '--version') return await writeOut(`${facts.userAgent}\n`);
   const words = leadingWords(argv);
   // With anything behind it, or in oclif's own spelling, it was meant to do something.
-  const isTopic =
-    words.length === argv.length &&
-    facts.topics.some(({ name }) => name.replaceAll(':', ' ') === words.join(' '));
-  const isKnown = argv.length === 0 || wantsHelp(argv) || isTopic;
+  const isTopicAlone = words.length === argv.length && isTopic(words, facts);
+  const isKnown = argv.length === 0 || wantsHelp(argv) || isTopicAlone;
   if (!isKnown) throw new Errors.CLIError(`command ${words.join(':')} not found`);
   await show(argv, facts);
 };

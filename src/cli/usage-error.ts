@@ -6,7 +6,7 @@ import type { Config, Errors } from '@oclif/core';
 import { XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
 import { findNear } from '../config/near.ts';
-import { leadingWords } from './command-names.ts';
+import { commandAt, leadingWords } from './command-names.ts';
 
 const fold = (text: string): string => text.replace(/^-+/, '').replaceAll(/[ :-]/g, '_');
 
@@ -36,15 +36,9 @@ const wordsOf = (argv: readonly string[]): readonly string[] => {
   return words[0] === 'help' ? words.slice(1) : words;
 };
 
-/** The longest beginning of the words that is a command. */
-const findCommand = (words: readonly string[], config: Config): readonly string[] | undefined => {
-  for (let count = words.length; count > 0; count -= 1) {
-    const name = words.slice(0, count);
-    const isOurs = name.every((word) => !word.includes(':'));
-    if (isOurs && config.findCommand(name.join(':')) !== undefined) return name;
-  }
-  return undefined;
-};
+/** Whether words name a topic, which oclif spells with colons. */
+export const isTopic = (words: readonly string[], config: Config): boolean =>
+  config.topics.some(({ name }) => name.replaceAll(':', ' ') === words.join(' '));
 
 const explainUnknownCommand = (words: readonly string[], config: Config, cause: unknown): XceError => {
   const known = [...config.commandIDs, ...config.topics.map(({ name }) => name)];
@@ -63,9 +57,8 @@ const explainUnknownCommand = (words: readonly string[], config: Config, cause: 
 export const requireWords = (argv: readonly string[], config: Config): void => {
   const flag = argv.find((word) => word.startsWith('-'));
   const words = argv.filter((word) => !word.startsWith('-'));
-  const isTopic = config.topics.some(({ name }) => name === words.join(':'));
   // Of other words help says that there is no such command, whatever the flag.
-  const isKnown = words.length === 0 || isTopic || findCommand(words, config) !== undefined;
+  const isKnown = words.length === 0 || isTopic(words, config) || commandAt(words) !== undefined;
   if (flag === undefined || !isKnown) return;
   throw new XceError('usage', `'help' takes no flag '${escapeText(flag)}': it is text for people`, {
     next: escapeText([config.bin, 'help', ...words].join(' ')),
@@ -132,20 +125,19 @@ const describeOther = (message: string): string => {
 /** What oclif's error about `argv` becomes: 'usage', with the help that fits as the next command. */
 export const toUsageError = (error: Errors.CLIError, argv: readonly string[], config: Config): XceError => {
   const words = wordsOf(argv);
-  const command = findCommand(words, config);
+  const command = commandAt(words);
   if (command === undefined) {
     if (words.length > 0) return explainUnknownCommand(words, config, error);
     const message = `'${escapeText(argv[0] ?? '')}' is no command; flags come behind the command`;
     return new XceError('usage', message, { next: `${config.bin} help`, cause: error });
   }
-  const name = command.join(' ');
+  const { name, rest } = command;
   const facts = { next: `${config.bin} help ${name}`, cause: error };
-  const extra =
-    words[command.length] ?? ('args' in error && Array.isArray(error.args) ? error.args[0] : undefined);
+  const extra = rest[0] ?? ('args' in error && Array.isArray(error.args) ? error.args[0] : undefined);
   if (typeof extra === 'string') {
     return new XceError('usage', `'${name}' takes no argument '${escapeText(extra)}'`, facts);
   }
-  const known = Object.keys(config.findCommand(command.join(':'))?.flags ?? {});
+  const known = Object.keys(config.findCommand(name.replaceAll(' ', ':'))?.flags ?? {});
   const isAboutFlags = 'flags' in error && Array.isArray(error.flags);
   const message = isAboutFlags
     ? describeFlags(error.flags as unknown[], known)

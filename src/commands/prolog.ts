@@ -1,5 +1,5 @@
 import { ContextCommand } from '../cli/context-command.ts';
-import { durationFlag, hookFlags, jobTermsFlags, toHookInput } from '../cli/flags.ts';
+import { durationFlag, hookFlags, jobNodesFlag, submitterFlag, toHookInput } from '../cli/flags.ts';
 import { renderAllocated } from '../cli/render-lease.ts';
 import { runProlog } from '../operations/prolog.ts';
 
@@ -9,7 +9,8 @@ export default class Prolog extends ContextCommand {
     'For the hooks of the batch system; man xce-sandbox-hooks. What its environment does not say is given by flags. Repeating it changes nothing.';
   static override flags = {
     ...hookFlags,
-    ...jobTermsFlags,
+    submitter: submitterFlag(),
+    nodes: jobNodesFlag(),
     ttl: durationFlag({
       description: 'How long the job may run; default: until its end, and [hooks] grace.',
     }),

@@ -143,6 +143,12 @@ export const tellFailures = (failed: readonly Failure[]): string => {
   return [...shown, ...(rest.length > 0 ? [`and ${more}`] : [])].join('; ');
 };
 
+/** Each failure for the detail of an error: JSON-safe. */
+export const listFailures = (
+  failed: readonly XceError[],
+): readonly { readonly node: string | undefined; readonly code: ErrorCode; readonly message: string }[] =>
+  failed.map(({ code, message, facts }) => ({ node: facts.at, code, message }));
+
 /**
  * Failures of several nodes as one error: each reason with its nodes in its message, all of them, with node and
  * code, in its detail. `code` is that of the first unless given. undefined: nothing failed.
@@ -154,14 +160,9 @@ export const joinFailures = (
 ): XceError | undefined => {
   const [first] = failed;
   if (first === undefined) return undefined;
-  const reasons = failed.map((error) => ({
-    node: error.facts.at,
-    code: error.code,
-    message: error.message,
-  }));
   return new XceError(code ?? first.code, `${what}: ${tellFailures(failed)}`, {
     ...facts,
-    detail: { reasons },
+    detail: { reasons: listFailures(failed) },
     cause: first,
   });
 };

@@ -171,9 +171,6 @@ export class LeaseRow {
   get status(): LeaseStatus {
     return LEASE_STATUSES[this.#columns.status[this.at] as number] as LeaseStatus;
   }
-  set status(status: LeaseStatus) {
-    this.#columns.status[this.at] = LEASE_STATUSES.indexOf(status);
-  }
   /** The status as its place in LEASE_STATUSES. */
   get statusIndex(): number {
     return this.#columns.status[this.at] as number;

@@ -4,7 +4,7 @@
  * as XceError with the rule's code, and nothing was written for it. Errors of the log pass through unchanged.
  */
 import { randomBytes } from 'node:crypto';
-import type { NodeName, Uid } from '../base/ids.ts';
+import type { JobId, NodeName, Uid } from '../base/ids.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Committed, LeaseLog, LogNotice } from '../wal/log.ts';
 import type { AllocateRequest } from './allocate.ts';
@@ -252,5 +252,12 @@ export class LeaseStore {
       ({ status }) => statuses === undefined || statuses.includes(status),
     );
     return wanted.map((lease) => viewLease(lease, now));
+  }
+
+  /** The leases of one job, likewise. */
+  async ofJob(job: JobId): Promise<readonly LeaseView[]> {
+    const { state } = await this.#ports.log.read();
+    const now = this.#readersNow();
+    return state.leases.ofJob(job).map((lease) => viewLease(lease, now));
   }
 }

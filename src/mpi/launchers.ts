@@ -1,7 +1,7 @@
 /**
  * The launchers of MPI programs that a head can run: prterun (Open MPI 5), mpirun (Open MPI 4, whose runtime is ORTE)
- * and mpiexec.hydra (MPICH 4). Each gets the
- * nodes and their slots outright, so that it asks no scheduler and reads no host file.
+ * and mpiexec.hydra (MPICH 4). Each gets the nodes and their slots outright, so that it asks no scheduler and reads no
+ * host file.
  */
 import type { NodeName } from '../base/ids.ts';
 import type { DaemonPlan } from '../launch/run.ts';

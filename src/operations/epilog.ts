@@ -5,8 +5,8 @@
 import { XceError } from '../base/errors.ts';
 import { escapeText } from '../base/escape.ts';
 import type { JobId, NodeName } from '../base/ids.ts';
+import { isEarlierRun } from '../lease/ended.ts';
 import type { LeaseRef } from '../lease/reference.ts';
-import type { LeaseView } from '../lease/view.ts';
 import { foldNodes } from '../nodes/hostlist.ts';
 import { runChild } from '../os/spawn.ts';
 import { pause } from '../os/watch.ts';
@@ -37,8 +37,6 @@ const LOOK_MS = 500;
 
 type Found = LeaseRef | { readonly none: string };
 
-const isLater = (one: LeaseView, other: LeaseView): boolean => one.attempt > other.attempt;
-
 /**
  * The lease of the run that has ended. A batch system that requeues a job may have counted on before the epilog of the
  * run begins, and the next run may have its lease by then (Slurm 24.11); and it may begin to count the time of a run
@@ -46,11 +44,11 @@ const isLater = (one: LeaseView, other: LeaseView): boolean => one.attempt > oth
  */
 const findRun = async ({ leases }: Context, { job, attempt, startedS }: JobFacts): Promise<Found> => {
   if (startedS === null) return { job, attempt };
-  const all = (await leases.list(undefined)).filter((lease) => lease.job === job);
+  const all = await leases.ofJob(job);
   const begun = all.filter(({ schedulerStartS }) => (schedulerStartS ?? 0) <= startedS);
   const [first, ...others] = begun;
   if (first !== undefined) {
-    return { lease: others.reduce((last, one) => (isLater(one, last) ? one : last), first).lease };
+    return { lease: others.reduce((last, one) => (isEarlierRun(last, one) ? one : last), first).lease };
   }
   const [next] = all;
   return next === undefined

@@ -27,12 +27,12 @@ export const withinDeadline = async <T>(
   work: (signal: AbortSignal) => Promise<T>,
 ): Promise<T> => {
   const { deadlineMs } = settings.hooks;
-  const late = new XceError('timeout', `the ${hook} has not ended within ${formatDuration(deadlineMs)}`, {
-    unchanged: 'what was recorded until then counts; nothing was freed without proof',
-    next: 'xce-sandbox status; then run the hook again',
-  });
   const controller = new AbortController();
   return await withinMs(deadlineMs, work(controller.signal), () => {
+    const late = new XceError('timeout', `the ${hook} has not ended within ${formatDuration(deadlineMs)}`, {
+      unchanged: 'what was recorded until then counts; nothing was freed without proof',
+      next: 'xce-sandbox status; then run the hook again',
+    });
     controller.abort(late);
     return late;
   });

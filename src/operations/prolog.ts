@@ -1,7 +1,7 @@
 /** Begins a job attempt for its batch system: the lease, and a look at every node. Repeating it changes nothing. */
 import { XceError } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
-import { tellFailures } from '../launch/fleet.ts';
+import { listFailures, tellFailures } from '../launch/fleet.ts';
 import { commandFor } from '../lease/reference.ts';
 import { requireJob } from '../scheduler/job-facts.ts';
 import type { SchedulerName } from '../scheduler/schedulers.ts';
@@ -27,10 +27,7 @@ const requireAnswers = async (
   throw new XceError('hook-nodes', `lease ${lease.lease}: ${tellFailures(failed)}`, {
     unchanged: `nothing was started; uid ${lease.uid} stays leased until the epilog`,
     next: commandFor('lease release', lease),
-    detail: {
-      lease: lease.lease,
-      nodes: failed.map(({ code, message, facts }) => ({ node: facts.at, code, message })),
-    },
+    detail: { lease: lease.lease, nodes: listFailures(failed) },
   });
 };
 

@@ -66,12 +66,10 @@ const readUptimeMs = (): number => {
  * A clock whose monotonic time is the time since boot, suspend included, and the same for every process of one
  * boot (proc(5), uptime; within 10 ms). Ends of tickets survive a restart of the worker by it.
  */
-export const bootClock: Clock = bootClockOf({
-  readUptimeMs,
-  wallMs: () => Date.now(),
-  // Not performance.now(), which takes milliseconds to load.
-  runningMs: () => {
-    const [seconds, nanoseconds] = process.hrtime();
-    return seconds * 1000 + nanoseconds / 1e6;
-  },
-});
+/** See BootClockPorts. Not performance.now(), which takes milliseconds to load. */
+export const runningMs = (): number => {
+  const [seconds, nanoseconds] = process.hrtime();
+  return seconds * 1000 + nanoseconds / 1e6;
+};
+
+export const bootClock: Clock = bootClockOf({ readUptimeMs, wallMs: () => Date.now(), runningMs });

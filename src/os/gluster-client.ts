@@ -13,16 +13,13 @@ import type { MountPlace } from './mount-table.ts';
 /** Whether the client is fit for a log as it is set and mounted; `text` says what was found out. */
 export type ClientVerdict = { readonly fit: boolean; readonly text: string };
 
-/** A translator of the client, as far as it matters: `private` is its state, a `key = value` per line. */
-type Translator = {
-  readonly name: string;
-  readonly type: string;
-  readonly state: ReadonlyMap<string, string>;
-  readonly options: readonly string[];
-};
+/** A translator of the client: the directory that shows it, and its type. */
+type Translator = { readonly directory: string; readonly type: string };
+
+/** What is to be known of a set of replicas: `private` is its state, a `key = value` per line. */
+type Replicas = { readonly state: ReadonlyMap<string, string>; readonly options: readonly string[] };
 
 const TRANSLATORS_MAX = 4096;
-const LOOKED_AT = ['cluster/', 'features/', 'performance/'] as const;
 /** Fewer copies make a majority that is all of them, or one brick that must never fail. */
 const REPLICAS_MIN = 3;
 /** Translators that answer from memory although another client has changed the file, and what takes them out. */
@@ -56,16 +53,15 @@ const readTranslators = async (graph: string): Promise<readonly Translator[]> =>
     const directory = join(graph, name);
     if (name === 'volfile') continue;
     const type = (await promises.readFile(join(directory, 'type'), 'utf8')).trim();
-    if (!LOOKED_AT.some((prefix) => type.startsWith(prefix))) continue;
-    translators.push({
-      name,
-      type,
-      state: parseState(await promises.readFile(join(directory, 'private'), 'utf8')),
-      options: await promises.readdir(join(directory, 'options')),
-    });
+    translators.push({ directory, type });
   }
   return translators;
 };
+
+const readReplicas = async ({ directory }: Translator): Promise<Replicas> => ({
+  state: parseState(await promises.readFile(join(directory, 'private'), 'utf8')),
+  options: await promises.readdir(join(directory, 'options')),
+});
 
 /** The options that the client was started with; of one that is there twice, the last. */
 const readOptions = async (meta: string): Promise<ReadonlyMap<string, string>> => {
@@ -101,7 +97,7 @@ const findCache = (
   return TRUE.includes(options.get(DIRECT_IO) ?? '') ? undefined : `mount it with ${DIRECT_IO}=enable`;
 };
 
-const judgeQuorum = (volume: string, translators: readonly Translator[]): ClientVerdict => {
+const judgeQuorum = async (volume: string, translators: readonly Translator[]): Promise<ClientVerdict> => {
   const refuse = (text: string): ClientVerdict => ({ fit: false, text: `no proven client quorum: ${text}` });
   const sharded = translators.find(({ type }) => type === 'features/shard');
   if (sharded !== undefined) {
@@ -116,13 +112,14 @@ const judgeQuorum = (volume: string, translators: readonly Translator[]): Client
   if (others.length > 0) {
     return refuse(`${volume} is spread over several replica sets; use a volume with one of them`);
   }
-  const replicas = Number(set.state.get('child_count'));
+  const { state, options } = await readReplicas(set);
+  const replicas = Number(state.get('child_count'));
   // An arbiter is counted as a replica and keeps no bytes.
-  if (!(replicas >= REPLICAS_MIN) || set.options.includes('arbiter-count')) {
+  if (!(replicas >= REPLICAS_MIN) || options.includes('arbiter-count')) {
     return refuse(`${volume} keeps fewer than ${REPLICAS_MIN} whole copies; use replica ${REPLICAS_MIN}`);
   }
-  const kind = set.state.get('quorum-type');
-  const count = Number(set.state.get('quorum-count'));
+  const kind = state.get('quorum-type');
+  const count = Number(state.get('quorum-count'));
   if (kind === 'auto') return { fit: true, text: `quorum auto of ${replicas} replicas` };
   if (kind === 'fixed' && 2 * count > replicas) {
     return { fit: true, text: `quorum ${count} of ${replicas} replicas` };
@@ -133,6 +130,16 @@ const judgeQuorum = (volume: string, translators: readonly Translator[]): Client
 
 /** `source` is `HOST:/VOLUME`, or `HOST:/VOLUME/DIRECTORY` for a mount of a part. */
 const volumeOf = (source: string): string => /^[^/]*:\/?([^/[\]]+)/.exec(source)?.[1] ?? 'VOLUME';
+
+const judgeVolume = async (volume: string, meta: string, graph: string): Promise<ClientVerdict> => {
+  const translators = await readTranslators(graph);
+  const options = await readOptions(meta);
+  const quorum = await judgeQuorum(volume, translators);
+  if (!quorum.fit) return quorum;
+  const cache = findCache(volume, translators, options);
+  if (cache === undefined) return quorum;
+  return { fit: false, text: `its client shows what was so before others changed it: ${cache}` };
+};
 
 /**
  * `fit` is false wherever it could not be shown that a client stops writing without the majority and shows what is so
@@ -147,11 +154,8 @@ export const judgeClient = async ({
   if (type !== 'fuse.glusterfs') return { fit: false, text: `nothing shows the client quorum of ${type}` };
   const meta = join(path, '.meta');
   const graph = join(meta, 'graphs/active');
-  let translators: readonly Translator[];
-  let options: ReadonlyMap<string, string>;
   try {
-    translators = await readTranslators(graph);
-    options = await readOptions(meta);
+    return await judgeVolume(volumeOf(source), meta, graph);
   } catch (error) {
     const errno = errnoOf(error);
     if (errno === 'ENOENT' || errno === 'ENOTDIR') {
@@ -164,10 +168,4 @@ export const judgeClient = async ({
       cause: error,
     });
   }
-  const volume = volumeOf(source);
-  const quorum = judgeQuorum(volume, translators);
-  if (!quorum.fit) return quorum;
-  const cache = findCache(volume, translators, options);
-  if (cache === undefined) return quorum;
-  return { fit: false, text: `its client shows what was so before others changed it: ${cache}` };
 };

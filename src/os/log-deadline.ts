@@ -4,6 +4,7 @@
  * storage counts as one that gives no answer, and no other call is made on it.
  */
 import { type Answer, after, attempt } from '../base/answer.ts';
+import { runningMs } from './boot-clock.ts';
 import type { LogFile, LogFiles } from './log-files.ts';
 
 class TimedOut extends Error {
@@ -36,8 +37,8 @@ const setAlarm = (atMs: number): void => {
   if (alarm !== undefined && alarm.atMs <= atMs) return;
   clearTimeout(alarm?.timer);
   // What has come while this process itself stood still is in time: it is delivered before setImmediate.
-  const due = (): unknown => setImmediate(giveUpDue, performance.now());
-  const timer = setTimeout(due, Math.max(1, atMs - performance.now()));
+  const due = (): unknown => setImmediate(giveUpDue, runningMs());
+  const timer = setTimeout(due, Math.max(1, atMs - runningMs()));
   // A call that is under way keeps the process by itself.
   timer.unref();
   alarm = { timer, atMs };
@@ -65,7 +66,7 @@ export const answerWithin = <T>(
   new Promise((resolve, reject) => {
     requireAnswers(name);
     const one: Waiting = {
-      untilMs: performance.now() + timeoutMs,
+      untilMs: runningMs() + timeoutMs,
       giveUp: () => {
         waiting.delete(one);
         stuck.add(over);

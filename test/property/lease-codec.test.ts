@@ -161,7 +161,7 @@ describe('the codec of events', () => {
       fc.property(event, mutation, statuses, fc.boolean(), (value, changes, status, isOurs) => {
         const scene = new Scene();
         const row = scene.allocate(request({ nodes: nodes('n1') }));
-        row.status = status;
+        row.statusIndex = LEASE_STATUSES.indexOf(status);
         // Half of the events are about the lease that is there, and its node.
         const about = 'node' in value ? { lease: row.number, node: 'n1' } : { lease: row.number };
         const bytes = Buffer.from(encodeEvent(isOurs ? ({ ...value, ...about } as LeaseEvent) : value));

@@ -1,7 +1,7 @@
 import * as Flags from '@oclif/core/flags';
 import type { Attempt } from '../../base/ids.ts';
 import { ContextCommand } from '../../cli/context-command.ts';
-import { attemptFlag, durationFlag, jobFlag } from '../../cli/flags.ts';
+import { attemptFlag, durationFlag, jobFlag, jobNodesFlag, submitterFlag } from '../../cli/flags.ts';
 import { requireOutput } from '../../cli/print.ts';
 import { renderAllocated } from '../../cli/render-lease.ts';
 import { allocateLease } from '../../operations/lease-allocate.ts';
@@ -14,12 +14,8 @@ export default class LeaseAllocate extends ContextCommand {
   static override flags = {
     job: jobFlag({ required: true }),
     attempt: attemptFlag({ description: 'Attempt (requeue count) of the job; default 0.' }),
-    submitter: Flags.string({
-      description: 'Who gets the files back.',
-      helpValue: 'UID[:GID]',
-      required: true,
-    }),
-    nodes: Flags.string({ char: 'n', description: 'Nodes of the job.', helpValue: 'LIST', required: true }),
+    submitter: submitterFlag({ required: true }),
+    nodes: jobNodesFlag({ required: true }),
     ttl: durationFlag({ description: 'How long the job may run before its lease must be renewed.' }),
     write: Flags.string({
       description: 'Further path on shared storage that the job may write; walked whole afterwards.',

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import type { LeaseNumber } from '../../../src/base/ids.ts';
-import { type Lease, newLease } from '../../../src/lease/lease.ts';
+import { LEASE_STATUSES, type Lease, newLease } from '../../../src/lease/lease.ts';
 import { LeaseTable } from '../../../src/lease/lease-table.ts';
 import { UNTOUCHED_NODE } from '../../../src/lease/nodes.ts';
 import { at, attempt, epoch, job, leaseNumber, node, request, uid } from './scene.ts';
@@ -101,7 +101,7 @@ describe('a table of leases', () => {
     const before = table.get(leaseNumber(1));
     const row = table.row(leaseNumber(1));
     if (row === undefined) throw new Error('it was added');
-    row.status = 'draining';
+    row.statusIndex = LEASE_STATUSES.indexOf('draining');
     row.setTerm(1, term.issued.wallMs, term.issued.monotonicMs, term.issued.bootId);
     row.nodes.set(node('helper'), UNTOUCHED_NODE.helper);
     expect(before).toEqual(lease(1));

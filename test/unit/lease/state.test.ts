@@ -87,7 +87,7 @@ const makeLease = (status: LeaseStatus, kind: LeaseEventKind): { scene: Scene; l
     reclaim: null,
   });
   if (isProven) lease.finished = [{ path: '/scratch/xce', walked: 1, changed: 1 }];
-  lease.status = status;
+  lease.statusIndex = LEASE_STATUSES.indexOf(status);
   return { scene, lease };
 };
 
