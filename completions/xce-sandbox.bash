@@ -3,7 +3,7 @@
 # The words that may follow the given words of a command.
 _xce_sandbox_words() {
   case $1 in
-    '') echo 'config epilog help launch lease normalise pki prolog status stop worker' ;;
+    '') echo 'config epilog help launch lease normalise pki prolog reconcile status stop worker' ;;
     'config') echo 'show' ;;
     'lease') echo 'allocate audit compact dump expire init list probe reclaim release renew repair show takeover verify watch' ;;
     'pki') echo 'init issue revoke' ;;
@@ -39,6 +39,7 @@ _xce_sandbox_flags() {
     'pki issue') echo '--days --node --out --role --config --json' ;;
     'pki revoke') echo '--node --serial --config --json' ;;
     'prolog') echo '--attempt --job --nodes --scheduler --submitter --ttl --config --json' ;;
+    'reconcile') echo '--apply --config --json' ;;
     'status') echo '--nodes --config --json' ;;
     'stop') echo '--attempt --job --lease --config --json' ;;
     'worker metrics') echo '--node --config --json' ;;
@@ -144,6 +145,7 @@ _xce_sandbox_value() {
     'prolog --submitter') echo '@any' ;;
     'prolog --ttl') echo '@any' ;;
     'prolog --config') echo '@file' ;;
+    'reconcile --config') echo '@file' ;;
     'status --nodes' | 'status -n') echo '@any' ;;
     'status --config') echo '@file' ;;
     'stop --attempt') echo '@any' ;;

@@ -12,6 +12,7 @@ _xce-sandbox() {
     'normalise:Hand the files of a job to its submitter, or look what would be handed over'
     'pki:Certificates and keys of the hosts'
     'prolog:Begin a job for its batch system: lease a uid, and ask every node'
+    'reconcile:Compare the lease log with all nodes and the storage'
     'status:Show leases, and the sandboxes that the workers have'
     'stop:End every step of a job on all its nodes. Its lease stays'
     'worker:What a worker has to say of itself'
@@ -29,6 +30,7 @@ _xce-sandbox() {
         normalise) _xce-sandbox_normalise ;;
         pki) _xce-sandbox_pki ;;
         prolog) _xce-sandbox_prolog ;;
+        reconcile) _xce-sandbox_reconcile ;;
         status) _xce-sandbox_status ;;
         stop) _xce-sandbox_stop ;;
         worker) _xce-sandbox_worker ;;
@@ -355,6 +357,13 @@ _xce-sandbox_prolog() {
     '--scheduler=''[Whose hook this is; default: \[hooks\] scheduler]:NAME:(slurm pbs flux xce)' \
     '--submitter=''[Who gets the files back]:UID  GID: ' \
     '--ttl=''[How long the job may run; default: until its end, and \[hooks\] grace]:TIME: ' \
+    '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
+    '--json''[Write the result as one JSON document]'
+}
+
+_xce-sandbox_reconcile() {
+  _arguments -s -S \
+    '--apply''[Release what is over, and end what nodes have of leases that have ended]' \
     '--config=''[Configuration file; default: /etc/xce-sandbox/xce-sandbox.ini]:FILE:_files' \
     '--json''[Write the result as one JSON document]'
 }

@@ -28,6 +28,7 @@ export const COMMANDS: Readonly<Record<CommandName, () => Promise<{ readonly def
   'pki issue': () => import('./commands/pki/issue.ts'),
   'pki revoke': () => import('./commands/pki/revoke.ts'),
   prolog: () => import('./commands/prolog.ts'),
+  reconcile: () => import('./commands/reconcile.ts'),
   status: () => import('./commands/status.ts'),
   stop: () => import('./commands/stop.ts'),
   'worker metrics': () => import('./commands/worker/metrics.ts'),

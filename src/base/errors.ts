@@ -215,6 +215,12 @@ export const ERRORS = {
     'xce-sandbox help launch',
   ),
 
+  'reconcile-differs': row(
+    EXIT.unavailable,
+    'the lease log, the nodes and the storage do not agree',
+    'xce-sandbox reconcile --apply ends what is over; the rest says what it waits for',
+  ),
+
   // hooks
   'hook-facts': row(EXIT.noInput, 'the batch system does not say what its hook needs to know'),
   'hook-nodes': row(

@@ -25,6 +25,7 @@ export const COMMAND_NAMES = [
   'pki issue',
   'pki revoke',
   'prolog',
+  'reconcile',
   'status',
   'stop',
   'worker metrics',

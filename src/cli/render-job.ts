@@ -3,7 +3,9 @@ import { formatDuration } from '../base/duration.ts';
 import { escapeText } from '../base/escape.ts';
 import { foldNodes } from '../nodes/hostlist.ts';
 import { sumCounts } from '../normalise/report.ts';
+import { placeOf } from '../operations/differences.ts';
 import type { NormaliseResult } from '../operations/normalise.ts';
+import type { ReconcileResult } from '../operations/reconcile.ts';
 import type { StatusResult } from '../operations/status.ts';
 import type { StopResult } from '../operations/stop.ts';
 import { formatTable } from './print.ts';
@@ -66,4 +68,32 @@ export const renderNormalised = ({ uid, mode, status, roots }: NormaliseResult):
             .join('')}\n`,
       ),
     ]),
+  ].join('');
+
+export const renderReconciled = ({ differences, mended }: ReconcileResult): string =>
+  [
+    ...mended.map(({ difference, failed }) => {
+      const what = `${difference.kind} ${difference.lease ?? ''}`.trim();
+      return `${failed === null ? 'mended' : 'not mended'}: ${what}${
+        failed === null ? '' : `: ${escapeText(failed.message)}`
+      }\n`;
+    }),
+    ...(differences.length === 0
+      ? ['nothing differs\n']
+      : [
+          formatTable(
+            ['WHAT', 'LEASE', 'JOB', 'NODES', 'MEND', 'DETAIL'],
+            differences.map((one) => [
+              one.kind,
+              one.lease === null ? '-' : String(one.lease),
+              one.job ?? '-',
+              placeOf(one),
+              one.mend ?? 'by hand',
+              escapeText(one.text),
+            ]),
+          ),
+          ...[...new Set(differences.flatMap(({ mend, next }) => (mend === null ? [next] : [])))].map(
+            (next) => `next: ${escapeText(next)}\n`,
+          ),
+        ]),
   ].join('');

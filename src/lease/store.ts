@@ -4,12 +4,13 @@
  * as XceError with the rule's code, and nothing was written for it. Errors of the log pass through unchanged.
  */
 import { randomBytes } from 'node:crypto';
-import type { JobId, NodeName, Uid } from '../base/ids.ts';
+import type { JobId, LeaseNumber, NodeName, Uid } from '../base/ids.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Committed, LeaseLog, LogNotice } from '../wal/log.ts';
 import type { AllocateRequest } from './allocate.ts';
 import { openCertificate } from './certificate.ts';
 import { decide } from './decision.ts';
+import type { EndedAttempt } from './ended.ts';
 import type { LeaseEvent } from './event.ts';
 import { type Allocated, JobLeases, type JobLeasesPorts, renewTerm } from './job-leases.ts';
 import type { LeaseStatus } from './lease.ts';
@@ -252,6 +253,13 @@ export class LeaseStore {
       ({ status }) => statuses === undefined || statuses.includes(status),
     );
     return wanted.map((lease) => viewLease(lease, now));
+  }
+
+  /** What is remembered of leases that have ended, by number, likewise: all that `[lease] remember` still covers. */
+  async endedAmong(numbers: ReadonlySet<LeaseNumber>): Promise<ReadonlyMap<LeaseNumber, EndedAttempt>> {
+    const { state } = await this.#ports.log.read();
+    const wanted = [...state.ended].filter(({ lease }) => numbers.has(lease));
+    return new Map(wanted.map((attempt) => [attempt.lease, attempt]));
   }
 
   /** The leases of one job, likewise. */

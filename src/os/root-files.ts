@@ -169,6 +169,18 @@ export const identityOfDirectory = (path: string): string | undefined => {
   }
 };
 
+/** Owner and mode of a directory; undefined for anything else, a link to one included. */
+export const factsOfDirectory = (path: string): Owner | undefined => {
+  try {
+    const facts = lstatSync(path);
+    return facts.isDirectory() ? { uid: facts.uid, gid: facts.gid, mode: facts.mode & 0o7777 } : undefined;
+  } catch (error) {
+    const errno = errnoOf(error);
+    if (errno === 'ENOENT' || errno === 'ENOTDIR') return undefined;
+    throw failed('look at', path, error);
+  }
+};
+
 /** The names in a directory; none where there is no such directory. */
 export const listNames = (path: string): readonly string[] => {
   try {

@@ -15,7 +15,7 @@ import {
 } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 
-export const PROTOCOL = { major: 1, minor: 1 } as const;
+export const PROTOCOL = { major: 1, minor: 2 } as const;
 
 /** Channels of the frames in a stream: first byte of each frame, before four bytes of big-endian length. */
 export const CHANNEL = {
@@ -242,6 +242,14 @@ export const MESSAGES = {
         ),
         v.maxLength(LIMITS.sandboxesMax),
       ),
+    }),
+  },
+  /** Controller, operator, local root: leases that have left something here without a record. New in 1.2. */
+  strays: {
+    request: v.object({}),
+    response: v.object({
+      node: nodeName,
+      leases: v.pipe(v.array(leaseNumber), v.maxLength(LIMITS.sandboxesMax)),
     }),
   },
   /** Controller, operator, local root: what the worker has counted since it started. New in 1.1. */

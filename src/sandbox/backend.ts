@@ -93,6 +93,8 @@ export type SandboxBackend = {
   scan(
     spec: Pick<SandboxSpec, 'instance' | 'job' | 'attempt' | 'lease' | 'uid'>,
   ): Promise<readonly Finding[]>;
+  /** Leases of this instance by whose names there is anything on this host: a unit, a user record, a directory. */
+  listLeases(): Promise<ReadonlySet<LeaseNumber>>;
   /** Resolves when the anchor of that invocation is no longer active. */
   watchEnd(spec: SandboxSpec, invocationId: string, signal: AbortSignal): Promise<void>;
   /** Whether the anchor of that invocation is active now (after a restart of the worker). */

@@ -10,6 +10,7 @@
  */
 import { posix } from 'node:path';
 import type { InstanceName } from '../base/ids.ts';
+import { factsOfDirectory, listNames } from '../os/root-files.ts';
 import { closeDirectory, type DirectoryHandle, ensureDirectory, openRooted, setOwner } from '../os/rooted.ts';
 import { type SandboxKey, workspaceName } from './names.ts';
 
@@ -49,6 +50,18 @@ export const makeWorkspaceIn = (
   } finally {
     for (const directory of open) closeDirectory(directory);
   }
+};
+
+/** The gates below a workspace root, open or shut. Throws XceError 'os'. */
+export const gatesIn = (root: string, instance: InstanceName): readonly string[] => {
+  const directory = posix.join(root, instance);
+  return listNames(directory).map((name) => posix.join(directory, name));
+};
+
+/** The group that may enter a gate that is shut; undefined for one that is open, or gone. Throws XceError 'os'. */
+export const groupOfShutGate = (path: string): number | undefined => {
+  const facts = factsOfDirectory(path);
+  return facts === undefined || facts.uid !== 0 || (facts.mode & 0o7) !== 0 ? undefined : facts.gid;
 };
 
 /**

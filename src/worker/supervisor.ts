@@ -473,6 +473,20 @@ export class Supervisor {
     return { node, bootId, sandboxes };
   }
 
+  /** Leases that have left something on this node and of which `status` tells nothing, lowest first. */
+  async strays(): Promise<ResponseOf<'strays'>> {
+    // A sandbox has its record before its first name and until after its last one, so that what is made or ended
+    // meanwhile is known before or after.
+    const before = new Set(this.#sandboxes.keys());
+    const named = await this.#ports.backend.listLeases();
+    const left = [...named].filter((lease) => !before.has(lease) && !this.#sandboxes.has(lease));
+    const unreadable = [...this.#unreadable]
+      .map(Number)
+      .filter((lease) => Number.isSafeInteger(lease) && lease > 0);
+    const leases = [...new Set([...left, ...unreadable])].sort((one, other) => one - other);
+    return { node: this.#ports.node, leases: leases.slice(0, LIMITS.sandboxesMax) };
+  }
+
   /** Starts one step of a prepared sandbox for the holder of a ticket that prepare or renew accepted. */
   async startStep(
     ticket: string,

@@ -159,6 +159,10 @@ export const workerVerbs = (ports: VerbPorts): Required<Omit<VerbTable, ProbeVer
       callers: ['controller', 'operator', 'local-root'],
       answer: async () => supervisor.status(),
     },
+    strays: {
+      callers: ['controller', 'operator', 'local-root'],
+      answer: () => supervisor.strays(),
+    },
     metrics: {
       callers: ['controller', 'operator', 'local-root'],
       answer: async () => ({ node: self.node, families: ports.families() }),

@@ -2,7 +2,8 @@
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { mustRun } from '../support/cluster/process.ts';
-import { Site, SUBMITTER, WORKSPACE } from '../support/site.ts';
+import { expectNothing, killWorkerForGood, launchOn, reviveWorker } from '../support/launches.ts';
+import { type Allocated, Site, SUBMITTER, WORKSPACE } from '../support/site.ts';
 
 let site: Site;
 beforeAll(async () => {
@@ -111,6 +112,60 @@ describe('a node that loses its power under a job', () => {
     expect([end.status, end.stdout]).toEqual([0, `${next}\n`]);
     await site.must('lease', 'release', '--job', '61');
     expect(await site.json('lease', 'list')).toEqual([]);
+  });
+});
+
+describe('reconcile', () => {
+  type Told = { readonly kind: string; readonly lease: number | null; readonly nodes: readonly string[] };
+  type Reconciled = { readonly differences: readonly Told[] };
+  /** What it tells where it fails, and where it does not. */
+  const differing = async (...flags: readonly string[]): Promise<readonly Told[]> => {
+    const end = await site.run(['reconcile', ...flags, '--json']);
+    const document = JSON.parse(end.stdout) as
+      | Reconciled
+      | { readonly error: { readonly detail: Reconciled } };
+    expect(end.status).toBe('error' in document ? 69 : 0);
+    return 'error' in document ? document.error.detail.differences : document.differences;
+  };
+
+  test('tells what a node has of a lease that has ended, and ends it there', async () => {
+    const { lease, uid } = await site.allocate('65', 'n1');
+    await site.must('lease', 'release', '--job', '65');
+    expect(await differing()).toEqual([]);
+    const n1 = site.cluster.node('n1');
+    await n1.must(['systemd-run', '-q', `--unit=xce-main-${lease}.65.0.step.ghost`, 'sleep', '300']);
+    await n1.must(['ln', '-s', 'nowhere', `/run/userdb/xce-main-${lease}.user`]);
+    await n1.must(['mkdir', `/run/xce-sandbox/main/box/${lease + 1000}`]);
+    expect(await differing()).toMatchObject([
+      { kind: 'sandbox-without-lease', lease, nodes: ['n1'], mend: 'drain' },
+      { kind: 'sandbox-without-lease', lease: lease + 1000, nodes: ['n1'], mend: null },
+    ]);
+    expect(await differing('--apply')).toMatchObject([{ lease: lease + 1000 }]);
+    await expectNothing([n1], { lease, uid });
+    expect((await n1.exec(['test', '-L', `/run/userdb/xce-main-${lease}.user`])).exitCode).toBe(1);
+    await n1.must(['rmdir', `/run/xce-sandbox/main/box/${lease + 1000}`]);
+  });
+
+  test('ends what is over, tells a node that is silent, and leaves a job that runs', async () => {
+    const { lease: over, uid } = await site.json<Allocated>(
+      ...['lease', 'allocate', '--job', '66', '--submitter', String(SUBMITTER.uid)],
+      ...['--ttl', '15s', '--nodes', 'n1'],
+    );
+    const { lease: runs } = await site.allocate('67', 'n1,n2');
+    const running = await launchOn(site, '67', ['n1', 'n2'], 'sleep 600');
+    await site.must('launch', '--job', '66', '--nodes', 'n1', '--', 'touch', 'left');
+    const told = async () => (await differing()).map(({ kind, lease }) => `${kind} ${lease}`);
+    await expect.poll(told, { timeout: 90_000, interval: 500 }).toContain(`lease-overdue ${over}`);
+    const n3 = site.cluster.node('n3');
+    await killWorkerForGood(n3);
+    expect(await differing('--apply')).toMatchObject([{ kind: 'node-silent', nodes: ['n3'] }]);
+    await reviveWorker(n3);
+    expect(await ownedBy(uid)).toBe('');
+    expect(await site.json('lease', 'list')).toMatchObject([{ lease: runs, status: 'active' }]);
+    await site.must('stop', '--job', '67');
+    await running.child.ended;
+    await site.must('lease', 'release', '--job', '67');
+    expect(await differing()).toEqual([]);
   });
 });
 

@@ -3,6 +3,7 @@ import type { SandboxBackend } from '../backend.ts';
 import { type Context, placeOf } from './context.ts';
 import { armDeadlineTimer } from './deadline.ts';
 import { checkHost } from './host.ts';
+import { listLeases } from './leases.ts';
 import { createSandbox, destroySandbox, isAnchorAlive, stopAllSteps, watchAnchorEnd } from './sandbox.ts';
 import { scanHost } from './scan.ts';
 import { startSandboxStep } from './step.ts';
@@ -21,6 +22,7 @@ export const createSystemdBackend = (settings: Settings): SandboxBackend => {
     stopSteps: (spec) => stopAllSteps(context, spec),
     destroy: (spec) => destroySandbox(context, spec),
     scan: (spec) => scanHost(context, spec),
+    listLeases: () => listLeases(context),
     watchEnd: (spec, invocationId, signal) =>
       watchAnchorEnd(systemd, placeOf(context, spec).names, invocationId, signal),
     isAlive: (spec, invocationId) => isAnchorAlive(systemd, placeOf(context, spec).names, invocationId),

@@ -135,7 +135,7 @@ describe('a request that the page does not allow', () => {
   test('a newer major version is refused and told which is spoken here', async () => {
     const { error } = await rawCall({ ':path': '/xce/2/status' });
     expect(error?.code).toBe('protocol');
-    expect(error?.facts.detail).toEqual({ major: 1, minor: 1 });
+    expect(error?.facts.detail).toEqual({ major: 1, minor: 2 });
   });
 
   test('keys of a newer minor version are ignored', async () => {

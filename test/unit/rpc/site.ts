@@ -62,7 +62,7 @@ const ALL: readonly Caller[] = ['controller', 'operator', 'worker', 'local-root'
 /** Answers of every unary verb, and streams that echo their stdin to stdout. */
 export const ANSWERS = {
   challenge: {
-    protocol: { major: 1, minor: 1 },
+    protocol: { major: 1, minor: 2 },
     version: '0.1.0',
     node: asNode('n1'),
     instance: 'main' as InstanceName,
@@ -97,6 +97,7 @@ export const ANSWERS = {
       },
     ],
   },
+  strays: { node: asNode('n1'), leases: [3, 5] },
   metrics: {
     node: asNode('n1'),
     families: [
@@ -122,6 +123,7 @@ export const REQUESTS = {
   stop: { lease: 7 },
   drain: { epoch: 1, lease: 7, uid: 70_007, job: '42' as JobId, attempt: 0, nonce: '0f'.repeat(16) },
   status: {},
+  strays: {},
   metrics: {},
   'probe-begin': {
     probe: '0f'.repeat(8),
@@ -174,6 +176,7 @@ export const echoTable = (): VerbTable => {
     stop: answer('stop', ['controller', 'local-root']),
     drain: answer('drain', ['controller']),
     status: answer('status', ['controller', 'operator', 'local-root']),
+    strays: answer('strays', ['controller', 'operator', 'local-root']),
     metrics: answer('metrics', ['controller', 'operator', 'local-root']),
     'probe-begin': answer('probe-begin', ['controller']),
     'probe-act': answer('probe-act', ['controller']),

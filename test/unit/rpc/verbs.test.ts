@@ -77,6 +77,7 @@ const CALLERS: { readonly [V in UnaryVerb]: readonly string[] } = {
   stop: ['controller', 'local-root'],
   drain: ['controller'],
   status: ['controller', 'operator', 'local-root'],
+  strays: ['controller', 'operator', 'local-root'],
   metrics: ['controller', 'operator', 'local-root'],
   'probe-begin': ['controller'],
   'probe-act': ['controller'],

@@ -230,6 +230,14 @@ export class FakeBackend implements SandboxBackend {
 
   async checkHost(): Promise<void> {}
 
+  /** What is there by the name of a lease beside its anchor. */
+  readonly named = new Set<LeaseNumber>();
+
+  async listLeases(): Promise<ReadonlySet<LeaseNumber>> {
+    const anchors = [...this.anchors.values()].map(({ spec }) => spec.lease);
+    return new Set([...this.named, ...anchors]);
+  }
+
   async stopSteps(spec: Pick<SandboxSpec, 'lease'>): Promise<void> {
     this.trace.push(`stop steps ${spec.lease}`);
     if (this.fail.stopSteps !== undefined) throw this.fail.stopSteps;

@@ -698,6 +698,35 @@ describe('an anchor that ends by itself', () => {
   });
 });
 
+describe('strays', () => {
+  const straysOf = async ({ supervisor }: Worker): Promise<readonly number[]> =>
+    (await supervisor.strays()).leases;
+
+  test('are leases by whose names something is there without a record, lowest first', async () => {
+    const { host, worker } = await prepared();
+    for (const lease of [12, 3]) host.backend.named.add(lease as LeaseNumber);
+    expect(await straysOf(worker)).toEqual([3, 12]);
+  });
+
+  test('are none of those that a prepare is making, or a stop is ending, at that moment', async () => {
+    const { host, worker } = await prepared();
+    host.backend.gates.destroy.close();
+    const stopped = worker.supervisor.stop(LEASE);
+    await settle();
+    const asked = straysOf(worker);
+    host.backend.gates.destroy.open();
+    await stopped;
+    expect(await asked).toEqual([]);
+    host.backend.gates.create.close();
+    const made = prepareWith(worker, { lease: 8 as LeaseNumber });
+    await settle();
+    host.backend.named.add(8 as LeaseNumber);
+    expect(await straysOf(worker)).toEqual([]);
+    host.backend.gates.create.open();
+    await made;
+  });
+});
+
 describe('a restarted worker', () => {
   const restart = async (host: Host): Promise<Worker> => {
     host.sockets.clear();

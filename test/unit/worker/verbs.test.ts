@@ -49,6 +49,7 @@ describe('the table of verbs', () => {
       stop: ['controller'],
       drain: ['controller'],
       status: ['controller', 'operator', 'local-root'],
+      strays: ['controller', 'operator', 'local-root'],
       metrics: ['controller', 'operator', 'local-root'],
       step: ['controller'],
       spawn: ['worker'],
@@ -60,7 +61,7 @@ describe('the table of verbs', () => {
     const { table, nonces } = setUp();
     const answer = await table.challenge.answer(CONTROLLER, { purpose: 'ticket' }, quiet);
     expect(answer).toMatchObject({
-      protocol: { major: 1, minor: 1 },
+      protocol: { major: 1, minor: 2 },
       version: '1.2.3',
       node: 'n1',
       bootId: 'boot-1',
