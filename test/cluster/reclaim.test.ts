@@ -134,15 +134,16 @@ describe('reconcile', () => {
     expect(await differing()).toEqual([]);
     const n1 = site.cluster.node('n1');
     await n1.must(['systemd-run', '-q', `--unit=xce-main-${lease}.65.0.step.ghost`, 'sleep', '300']);
-    await n1.must(['ln', '-s', 'nowhere', `/run/userdb/xce-main-${lease}.user`]);
-    await n1.must(['mkdir', `/run/xce-sandbox/main/box/${lease + 1000}`]);
+    await n1.writeFile(`/run/userdb/xce-main-${lease}.user`, '{}');
+    // A directory of a sandbox is what makes units of the name ours.
+    for (const box of [lease, lease + 1000]) await n1.must(['mkdir', `/run/xce-sandbox/main/box/${box}`]);
     expect(await differing()).toMatchObject([
       { kind: 'sandbox-without-lease', lease, nodes: ['n1'], mend: 'drain' },
       { kind: 'sandbox-without-lease', lease: lease + 1000, nodes: ['n1'], mend: null },
     ]);
     expect(await differing('--apply')).toMatchObject([{ lease: lease + 1000 }]);
     await expectNothing([n1], { lease, uid });
-    expect((await n1.exec(['test', '-L', `/run/userdb/xce-main-${lease}.user`])).exitCode).toBe(1);
+    expect((await n1.exec(['test', '-e', `/run/userdb/xce-main-${lease}.user`])).exitCode).toBe(1);
     await n1.must(['rmdir', `/run/xce-sandbox/main/box/${lease + 1000}`]);
   });
 
