@@ -4,7 +4,6 @@
  * what only an operator can know is told and left.
  */
 import { randomBytes } from 'node:crypto';
-import { setImmediate } from 'node:timers/promises';
 import { countOf } from '../base/count.ts';
 import { messageOf, XceError } from '../base/errors.ts';
 import type { LeaseNumber, NodeName } from '../base/ids.ts';
@@ -13,6 +12,7 @@ import type { StorageSettings } from '../config/settings.ts';
 import { askAll } from '../launch/fleet.ts';
 import type { LeaseView } from '../lease/view.ts';
 import { mountOf } from '../os/mounts.ts';
+import { pause } from '../os/watch.ts';
 import { requireMounted } from '../sandbox/storage.ts';
 import { gatesIn, groupOfShutGate, workspacePaths } from '../sandbox/workspace.ts';
 import type { Context } from './context.ts';
@@ -74,7 +74,7 @@ const lookAtStorage = async (context: Context, storage: StorageSettings): Promis
       for (const [index, path] of gatesIn(root, context.settings.cluster.instance).entries()) {
         if (index % GATES_AT_ONCE === 0) {
           update(countOf(index, 'directory'));
-          await setImmediate();
+          await pause(0);
         }
         const gid = groupOfShutGate(path);
         if (gid !== undefined) gates.push({ path, gid });

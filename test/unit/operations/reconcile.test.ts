@@ -7,7 +7,6 @@ import { request } from '../lease/scene.ts';
 import { setUpClean } from './clean-scene.ts';
 import { LEASE, selection, useFakeTime, withParts } from './scene.ts';
 
-// Reading a directory of the real storage has its turns in real time.
 beforeEach(() => {
   useFakeTime();
 });
