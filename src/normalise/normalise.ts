@@ -2,9 +2,10 @@
  * Hands what an execution uid owns below one root to the submitter (apply), says what would be handed over
  * (plan), or proves that nothing is left (verify). Only a verify that ends `complete` frees a uid.
  *
- * Apply walks until a pass changes nothing, then hands over the root directory itself: a root that only the
- * uid may enter keeps everybody else out of the tree until it is done. Interrupted anywhere, a second run goes
- * on: what was handed over is not the uid's any more.
+ * Apply walks until a pass leaves nothing behind, and proves it by a further pass that only looks, as verify does;
+ * what that one finds, the next one hands over. Then it hands over the root directory itself, and looks at it again:
+ * a root that only the uid may enter keeps everybody else out of the tree until it is done. Interrupted anywhere, a
+ * second run goes on: what was handed over is not the uid's any more.
  *
  * Nothing here makes a look atomic. A living process with write access can move an inode past a walk; so the
  * uid's processes are dead on every node before (the lease log knows), and looked for here before and after.
@@ -14,7 +15,7 @@ import { escapeText } from '../base/escape.ts';
 import type { IdRange } from '../base/id-range.ts';
 import { INODE_KINDS } from '../os/pinned.ts';
 import type { LiveProcess, NormalisePorts } from './ports.ts';
-import { type Mode, type NormaliseReport, sumCounts, zeroCounts } from './report.ts';
+import { type Mode, type NormaliseReport, type Reason, sumCounts, zeroCounts } from './report.ts';
 import { type OpenedRoot, openRoot, type Refusal, type RootSpec, refuse } from './root.ts';
 import { isOfPool, type Terms } from './verdict.ts';
 import { type PassTally, Walk } from './walk.ts';
@@ -85,6 +86,32 @@ const checkProcesses = (ports: NormalisePorts, uid: number): Refusal | undefined
 const countChanges = (tally: PassTally): number =>
   sumCounts(tally.changed) + tally.regrouped + tally.aclsStripped;
 
+const isWhole = (tally: PassTally): boolean => !tally.lost && tally.stale === 0;
+
+/** Nothing was found that keeps a uid from being free. */
+const isClean = (tally: PassTally): boolean =>
+  isWhole(tally) && sumCounts(tally.left) + tally.leftOther === 0 && !tally.findings.blocks;
+
+type Pass = { readonly mode: Mode; readonly tally: PassTally };
+
+/**
+ * What the pass after this one is to be; undefined where there is none to be. What could not be changed will not be
+ * changed by another pass; what changes or vanishes under the walk is looked at again.
+ */
+const modeOfNext = (asked: Mode, { mode, tally }: Pass): Mode | undefined => {
+  const isStill = isWhole(tally) && tally.vanished === 0;
+  if (asked !== 'apply') return isWhole(tally) ? undefined : asked;
+  if (mode === 'verify') return isStill && isClean(tally) ? undefined : 'apply';
+  if (isClean(tally)) return 'verify';
+  return isStill && countChanges(tally) === 0 ? undefined : 'apply';
+};
+
+/** What keeps the root's own inode from being handed over. */
+const OF_ROOT: readonly Reason[] = [
+  ...(['owner', 'mode', 'attributes', 'not-kept', 'look'] as const),
+  ...(['immutable', 'append-only', 'foreign-group'] as const),
+];
+
 /** Runs one pass, and lets go of the event loop now and then. */
 const runPass = async (
   walk: Walk,
@@ -108,49 +135,58 @@ const runPass = async (
   tell(walk.tally);
 };
 
-/** Walks until nothing is left to do. The tallies of all passes, in order. */
+/** Walks until nothing is left to do. All passes, in order. */
 const walkTree = async (
   opened: OpenedRoot,
   request: NormaliseRequest,
   terms: Terms,
   ports: NormalisePorts,
   startMs: number,
-): Promise<readonly PassTally[]> => {
-  const { mode, signal, onProgress } = request;
+): Promise<readonly Pass[]> => {
+  const { signal, onProgress } = request;
   const root = {
     pin: opened.pin,
     facts: opened.facts,
     path: Buffer.from(request.root.path, 'utf8'),
     listed: LISTING_TYPES.has(opened.mount.type),
   };
-  const tallies: PassTally[] = [];
+  const passes: Pass[] = [];
   const tell = (tally: PassTally): void =>
     onProgress?.({
-      pass: tallies.length,
+      pass: passes.length,
       names: sumCounts(tally.names),
-      changed: tallies.reduce((sum, each) => sum + sumCounts(each.changed), 0),
+      changed: passes.reduce((sum, each) => sum + sumCounts(each.tally.changed), 0),
       seconds: (ports.clock.monotonicMs() - startMs) / 1000,
     });
-  for (;;) {
+  let changing: Walk | undefined;
+  for (let mode = request.mode; ; ) {
     const walk = new Walk(ports.pins, root, terms, mode);
     const { tally } = walk;
-    tallies.push(tally);
+    const pass = { mode, tally };
+    passes.push(pass);
+    if (mode === 'apply') changing = walk;
     await runPass(walk, request, ports, tell);
-    const changes = countChanges(tally);
-    const isWhole = !tally.lost && tally.stale === 0;
-    const isSettled = isWhole && (mode !== 'apply' || changes + tally.vanished === 0);
-    const isCancelled = signal?.aborted === true;
-    if (!isSettled && !isCancelled && tallies.length < PASSES_MAX) continue;
-    if (isCancelled) tally.findings.note('cancelled', 0);
-    // Names that keep vanishing are the business of others; what we still find to change is not.
-    else if (!isWhole || (mode === 'apply' && changes > 0)) tally.findings.note('unsettled', 0);
-    if (!isCancelled) walk.visitRoot();
-    return tallies;
+    if (signal?.aborted === true) {
+      tally.findings.note('cancelled', 0);
+      return passes;
+    }
+    const next = modeOfNext(request.mode, pass);
+    if (next !== undefined && passes.length < PASSES_MAX) {
+      mode = next;
+      continue;
+    }
+    // Names that keep vanishing are the business of others; what we still find to change, or have not proved, is not.
+    const isProved = mode === request.mode ? countChanges(tally) === 0 : isClean(tally);
+    if (!isWhole(tally) || (request.mode === 'apply' && !isProved)) tally.findings.note('unsettled', 0);
+    changing?.visitRoot();
+    if (changing !== walk) walk.visitRoot();
+    if (changing !== undefined && changing !== walk) tally.findings.adopt(changing.tally.findings, OF_ROOT);
+    return passes;
   }
 };
 
-const addUp = (tallies: readonly PassTally[], value: (tally: PassTally) => number): number =>
-  tallies.reduce((sum, tally) => sum + value(tally), 0);
+const addUp = (passes: readonly Pass[], value: (tally: PassTally) => number): number =>
+  passes.reduce((sum, { tally }) => sum + value(tally), 0);
 
 /**
  * Plans, applies or verifies one root. Refusals and failures are in the report; what is thrown is a bug.
@@ -189,17 +225,17 @@ export const normaliseRoot = async (
   const opened = openRoot(ports, root, terms);
   if ('reason' in opened) return refused(opened);
 
-  let tallies: readonly PassTally[];
+  let passes: readonly Pass[];
   try {
     if (mode === 'apply' && opened.mount.options.includes('ro')) {
       return refused(refuse('read-only', `${escapeText(root.path)} is mounted read-only`));
     }
-    tallies = await walkTree(opened, request, terms, ports, startMs);
+    passes = await walkTree(opened, request, terms, ports, startMs);
   } finally {
     ports.pins.close(opened.pin);
   }
 
-  const [first, last] = [tallies[0], tallies.at(-1)];
+  const [first, last] = [passes[0]?.tally, passes.at(-1)?.tally];
   assert(first !== undefined && last !== undefined, 'a walk has a pass');
   const { findings } = last;
   // Later passes do not see the links of what the first one handed over.
@@ -207,10 +243,12 @@ export const normaliseRoot = async (
   if (mode !== 'plan' && checkProcesses(ports, uid) !== undefined) findings.note('process', 0);
 
   const changed = zeroCounts();
-  for (const kind of INODE_KINDS) changed[kind] = addUp(tallies, (tally) => tally.changed[kind]);
+  for (const kind of INODE_KINDS) changed[kind] = addUp(passes, (tally) => tally.changed[kind]);
   const owned = zeroCounts();
   for (const kind of INODE_KINDS) owned[kind] = changed[kind] + last.left[kind];
   const { path, source, type, fsid } = opened.mount;
+  // A pass that only looks counts what it would do.
+  const acting = passes.filter((pass) => pass.mode === mode);
   const tookSeconds = seconds();
   return {
     format: 1,
@@ -222,21 +260,21 @@ export const normaliseRoot = async (
     gid,
     to,
     refusal: null,
-    passes: tallies.length,
+    passes: passes.length,
     names: last.names,
     owned,
     changed,
     left: sumCounts(last.left) + last.leftOther,
     also: {
-      regrouped: addUp(tallies, (tally) => tally.regrouped),
-      aclsStripped: addUp(tallies, (tally) => tally.aclsStripped),
-      capabilitiesStripped: addUp(tallies, (tally) => tally.capabilitiesStripped),
-      modesCleared: addUp(tallies, (tally) => tally.modesCleared),
+      regrouped: addUp(acting, (tally) => tally.regrouped),
+      aclsStripped: addUp(acting, (tally) => tally.aclsStripped),
+      capabilitiesStripped: addUp(acting, (tally) => tally.capabilitiesStripped),
+      modesCleared: addUp(acting, (tally) => tally.modesCleared),
     },
     findings: findings.toList(),
     seconds: tookSeconds,
     namesPerSecond: Math.round(
-      addUp(tallies, (tally) => sumCounts(tally.names)) / Math.max(tookSeconds, 0.001),
+      addUp(passes, (tally) => sumCounts(tally.names)) / Math.max(tookSeconds, 0.001),
     ),
   };
 };

@@ -91,30 +91,21 @@ const walk = async (
   return isNeverMade(lease, scope, report) ? { ...report, status: 'complete', refusal: null } : report;
 };
 
-/**
- * Applies and then verifies one root. `result` is there only if the verify pass found nothing, and is what the
- * lease log records; `report` is of the pass that decided.
- */
+/** Hands one root over. `result` is there only if the last pass, a look, found nothing: the lease log records it. */
 export const handOverRoot = async (
   context: Context,
   lease: LeaseView,
   scope: LeaseScope,
   update: (text: string) => void,
 ): Promise<{ readonly report: NormaliseReport; readonly result: Omit<ScopeResult, 'proof'> | undefined }> => {
-  const applied = await walk(context, lease, scope, 'apply', update);
-  if (applied.status !== 'complete') return { report: applied, result: undefined };
-  const verified = await walk(context, lease, scope, 'verify', update);
-  if (verified.status !== 'complete') return { report: verified, result: undefined };
+  const report = await walk(context, lease, scope, 'apply', update);
+  if (report.status !== 'complete') return { report, result: undefined };
   // Where nothing was ever made there is no gate either.
-  if (scope.gate !== null && verified.mount !== null) context.openGate(scope.gate);
+  if (scope.gate !== null && report.mount !== null) context.openGate(scope.gate);
+  const { names, changed, left } = report;
   return {
-    report: applied,
-    result: {
-      path: scope.path,
-      walked: sumCounts(verified.names),
-      changed: sumCounts(applied.changed),
-      left: verified.left,
-    },
+    report,
+    result: { path: scope.path, walked: sumCounts(names), changed: sumCounts(changed), left },
   };
 };
 

@@ -253,7 +253,61 @@ test('a tree that never settles is reported and not waited for', async () => {
   const report = await normalise(scene, 'apply', machine);
   expect(report.status).toBe('partial');
   expect(report.passes).toBe(8);
-  expect(briefly(report)).toEqual(['unsettled 1']);
+  // The last pass is one that only looks, and says what the one before it has missed.
+  expect(briefly(report)).toEqual(['left-owner 1', 'unsettled 1']);
+});
+
+test('what the last look still finds is handed over, and looked for again', async () => {
+  makeFiles(2);
+  // A file that comes up behind the first pass.
+  let blocks = 0;
+  const machine = withPins({
+    readBlock: (directory, block) => {
+      const length = pinnedInodes.readBlock(directory, block);
+      blocks += 1;
+      if (length === 0 && blocks === 2) makeFile(scene.at('late'));
+      return length;
+    },
+  });
+  expect(await normalise(scene, 'apply', machine)).toMatchObject({
+    status: 'complete',
+    changed: { file: 3, directory: 1 },
+    owned: { file: 3, directory: 1 },
+    passes: 4,
+  });
+});
+
+test('a change that is undone behind the pass that made it is found by the look, and not proved', async () => {
+  makeFiles(1);
+  let looks = 0;
+  const machine = withPins({
+    readFacts: (pin, fresh) => {
+      const facts = pinnedInodes.readFacts(pin, fresh);
+      // Only a look asks the server again; it has kept the old owner of this file all the time.
+      if (!fresh || typeof facts === 'number' || facts.kind !== 'file') return facts;
+      looks += 1;
+      return { ...facts, uid: JOB, gid: JOB };
+    },
+  });
+  const report = await normalise(scene, 'apply', machine);
+  expect(report).toMatchObject({ status: 'partial', left: 1, passes: 8 });
+  expect(briefly(report)).toContain('left-owner 1');
+  expect(looks).toBeGreaterThan(0);
+});
+
+test('a root that cannot be handed over says why, after everything else was', async () => {
+  makeFiles(2);
+  const machine = withPins({
+    chown: (pin, uid, gid) => {
+      const facts = pinnedInodes.readFacts(pin, false);
+      const isRoot = typeof facts !== 'number' && facts.kind === 'directory';
+      return isRoot ? errno('EPERM') : pinnedInodes.chown(pin, uid, gid);
+    },
+  });
+  const report = await normalise(scene, 'apply', machine);
+  expect(report).toMatchObject({ status: 'partial', left: 1, changed: { file: 2, directory: 0 } });
+  expect(briefly(report)).toEqual(['left-owner 1', 'owner EPERM 1']);
+  expect(findOwned(scene)).toEqual([scene.job]);
 });
 
 test('a walk that is told to stop says so and keeps the root', async () => {
