@@ -176,8 +176,9 @@ const walkTree = async (
       continue;
     }
     // Names that keep vanishing are the business of others; what we still find to change, or have not proved, is not.
-    const isProved = mode === request.mode ? countChanges(tally) === 0 : isClean(tally);
-    if (!isWhole(tally) || (request.mode === 'apply' && !isProved)) tally.findings.note('unsettled', 0);
+    const isOpen =
+      mode === 'apply' ? countChanges(tally) > 0 || isClean(tally) : mode !== request.mode && !isClean(tally);
+    if (!isWhole(tally) || isOpen) tally.findings.note('unsettled', 0);
     changing?.visitRoot();
     if (changing !== walk) walk.visitRoot();
     if (changing !== undefined && changing !== walk) tally.findings.adopt(changing.tally.findings, OF_ROOT);

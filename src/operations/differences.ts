@@ -19,7 +19,7 @@ export const DIFFERENCE_KINDS = [
   'lease-without-sandbox',
   /** A node has something by the name of a lease that the log does not have there. */
   'sandbox-without-lease',
-  /** What a node has of a lease that may run could not be ended cleanly. */
+  /** What a node has of a lease that may run could not be ended cleanly, or is nothing that its worker knows of. */
   'node-dirty',
   'node-silent',
   /** The directory of a job attempt was never opened to its submitter, and no lease covers it. */
@@ -149,8 +149,14 @@ export const findDifferences = (looks: Looks): readonly Difference[] => {
   const { before, now, nodes, gates, silent, gateOf, ended, pool } = looks;
   const held = new Map([...before, ...now].map((lease) => [lease.lease, lease]));
   const answering = nodes.flatMap((look) => (look.ok ? [look] : []));
-  const withSandbox = new Set(
-    answering.flatMap(({ sandboxes }) => sandboxes.map(({ lease }) => lease as LeaseNumber)),
+  const onNodes = new Set(
+    answering.flatMap(({ sandboxes, strays }) => [...strays, ...sandboxes.map(({ lease }) => lease)]),
+  );
+  // What certifies after it was looked at had something then.
+  const certified = new Set(
+    before.flatMap(({ lease, nodes: own }) =>
+      own.flatMap((one) => (one.certified ? [`${lease} ${one.node}`] : [])),
+    ),
   );
 
   const foreign: Seen[] = [];
@@ -158,10 +164,12 @@ export const findDifferences = (looks: Looks): readonly Difference[] => {
   for (const { node, sandboxes, strays } of answering) {
     for (const stray of strays) {
       const lease = stray as LeaseNumber;
-      // What a release of it has not certified yet, that release ends.
-      const isCovered = held.get(lease)?.nodes.some((one) => one.node === node && !one.certified) ?? false;
-      if (!isCovered)
-        foreign.push({ node, lease, text: 'something by its name, of which the worker has no record' });
+      const view = held.get(lease);
+      const text = 'something by its name, of which the worker has no record';
+      const isOwn = view?.nodes.some((one) => one.node === node) ?? false;
+      if (!isOwn || certified.has(`${lease} ${node}`)) foreign.push({ node, lease, text });
+      // The release of a lease that has ended ends this as well.
+      else if (view?.status === 'active') dirty.push({ node, lease, text });
     }
     for (const { lease: number, uid, state } of sandboxes) {
       const lease = number as LeaseNumber;
@@ -173,7 +181,7 @@ export const findDifferences = (looks: Looks): readonly Difference[] => {
         foreign.push({ node, lease, text: `a sandbox, ${state}; it is no node of the lease` });
       else if (view.uid !== uid)
         foreign.push({ node, lease, text: `a sandbox of uid ${uid}, not ${view.uid}` });
-      else if (own.certified)
+      else if (certified.has(`${lease} ${node}`))
         foreign.push({ node, lease, text: `a sandbox, ${state}, although it has certified` });
       else if (state === 'dirty' && view.status === 'active') {
         dirty.push({ node, lease, text: 'its sandbox could not be ended cleanly' });
@@ -193,7 +201,7 @@ export const findDifferences = (looks: Looks): readonly Difference[] => {
   const covered = new Set([...held.values()].flatMap((lease) => gateOf(lease) ?? []));
 
   const found: readonly Difference[] = [
-    ...now.flatMap((lease) => ofLease(lease, withSandbox.has(lease.lease))),
+    ...now.flatMap((lease) => ofLease(lease, onNodes.has(lease.lease))),
     ...fold('sandbox-without-lease', foreign, ofForeign),
     ...fold('node-dirty', dirty, (lease) => {
       const view = held.get(lease);

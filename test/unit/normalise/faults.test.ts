@@ -257,6 +257,35 @@ test('a tree that never settles is reported and not waited for', async () => {
   expect(briefly(report)).toEqual(['left-owner 1', 'unsettled 1']);
 });
 
+test('a last pass that finds nothing to hand over proves nothing: it is no look', async () => {
+  makeFiles(2);
+  // A name that its server has lost makes the second pass one that changes as well; then somebody else's file goes
+  // away under each look, so that the last of all passes has its turn after one.
+  let blocks = 0;
+  let isFirst = true;
+  const looks = [4, 10, 16];
+  const machine = withPins({
+    readBlock: (directory, block) => {
+      const isLook = looks.includes(blocks);
+      if (isLook) makeFile(scene.at('theirs'), ALICE);
+      const length = pinnedInodes.readBlock(directory, block);
+      if (isLook) unlinkSync(scene.at('theirs'));
+      blocks += 1;
+      return length;
+    },
+    pin: (directory, name) => {
+      if (isFirst && name.toString() === 'f1\0') {
+        isFirst = false;
+        return errno('ESTALE');
+      }
+      return pinnedInodes.pin(directory, name);
+    },
+  });
+  const report = await normalise(scene, 'apply', machine);
+  expect(report).toMatchObject({ status: 'partial', passes: 8, left: 0 });
+  expect(briefly(report)).toEqual(['unsettled 1']);
+});
+
 test('what the last look still finds is handed over, and looked for again', async () => {
   makeFiles(2);
   // A file that comes up behind the first pass.

@@ -164,6 +164,19 @@ test('what a release is still to end is no sandbox without lease', () => {
   expect(kinds).toEqual(['lease-quarantined']);
 });
 
+test('what certified after its node was looked at was there, and is none of anybody else', () => {
+  const before = view({ status: 'draining' });
+  const now = { ...before, nodes: before.nodes.map((one) => ({ ...one, certified: true })) };
+  const kinds = find({ before: [before], now: [now], nodes: [on('n1', [box()]), on('n2', [], [7])] });
+  expect(kinds.map(({ kind }) => kind)).toEqual(['lease-unfinished']);
+});
+
+test('what a worker has no record of makes the node of a running lease dirty, and the lease is no idle one', () => {
+  expect(find({ now: [view()], nodes: [on('n1', [], [7]), on('n2')] })).toMatchObject([
+    { kind: 'node-dirty', lease: 7, nodes: ['n1'], mend: null },
+  ]);
+});
+
 test('a lease that was made or freed while the nodes were asked is no difference', () => {
   const nodes = [on('n1', [box()])];
   const gates = [{ path: GATE, gid: 70_000 }];
