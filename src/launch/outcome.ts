@@ -8,6 +8,7 @@
  */
 import type { ErrorCode } from '../base/errors.ts';
 import type { NodeName } from '../base/ids.ts';
+import { foldNodes } from '../nodes/hostlist.ts';
 import { OUT_OF_MEMORY, type StepResult } from '../rpc/message.ts';
 
 /** Where a step runs: a node, and for plain tasks the number of the task in its launch; null for MPI. */
@@ -104,7 +105,7 @@ export const decideOutcome = (facts: LaunchFacts): LaunchOutcome => {
   if (missing.length > 0) {
     return failure(
       'launch-failed',
-      `no MPI daemon ran on ${missing.join(', ')} although the launcher ended with 0`,
+      `no MPI daemon ran on ${foldNodes(missing)} although the launcher ended with 0`,
     );
   }
   return { kind: 'job', exitStatus: 0, node: undefined };

@@ -17,6 +17,7 @@ import { assert, asXceError, type ErrorCode, messageOf, XceError } from '../base
 import type { NodeName } from '../base/ids.ts';
 import { createLanes } from '../base/lanes.ts';
 import { unlessAborted } from '../base/unless-aborted.ts';
+import { foldNodes } from '../nodes/hostlist.ts';
 import type { RequestOf, StreamEvent } from '../rpc/message.ts';
 import type { ClientStream, RpcSession } from '../rpc/session.ts';
 import { askAll, atNode, type Fleet, failures, tellFailures } from './fleet.ts';
@@ -164,7 +165,7 @@ const createStartLimit = (nodes: readonly NodeName[], limitMs: number, onLate: (
   const awaited = new Set(nodes);
   let timer: NodeJS.Timeout | undefined;
   const tellLate = (): void =>
-    onLate(`no MPI daemon started on ${[...awaited].join(', ')} within ${limitMs / 1000} s`);
+    onLate(`no MPI daemon started on ${foldNodes([...awaited])} within ${limitMs / 1000} s`);
   const arm = (): void => {
     clearTimeout(timer);
     if (awaited.size > 0) timer = setTimeout(tellLate, limitMs);

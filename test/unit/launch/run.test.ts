@@ -624,6 +624,12 @@ describe('an MPI launch', () => {
     expect(asked('stop')).toEqual(['n1', 'n2', 'n3']);
   });
 
+  test('whose launcher starts no daemon anywhere names all the nodes as one list', async () => {
+    const { outcome } = await launchOn({ mpi: true });
+    await vi.advanceTimersByTimeAsync(DAEMON_START_MS);
+    expect(await outcome()).toEqual(failed('launch-failed', 'no MPI daemon started on n[2-3] within 45 s'));
+  });
+
   test('whose daemons have all started may take its time', async () => {
     const { outcome, asked } = await daemonsOf();
     await vi.advanceTimersByTimeAsync(100 * DAEMON_START_MS);
