@@ -3,8 +3,7 @@
  * (plan), or proves that nothing is left (verify). Only a verify that ends `complete` frees a uid.
  *
  * Apply walks until a pass leaves nothing behind, and proves it by a further pass that only looks, as verify does;
- * what that one finds, the next one hands over. Then it hands over the root directory itself, and looks at it again:
- * a root that only the uid may enter keeps everybody else out of the tree until it is done. Interrupted anywhere, a
+ * what that one finds, the next one hands over. Then it hands over the root directory itself, and looks at it again: a root that only the uid may enter keeps everybody else out of the tree until it is done. Interrupted anywhere, a
  * second run goes on: what was handed over is not the uid's any more.
  *
  * Nothing here makes a look atomic. A living process with write access can move an inode past a walk; so the
@@ -98,10 +97,19 @@ type Pass = { readonly mode: Mode; readonly tally: PassTally };
  * What the pass after this one is to be; undefined where there is none to be. What could not be changed will not be
  * changed by another pass; what changes or vanishes under the walk is looked at again.
  */
-const modeOfNext = (asked: Mode, { mode, tally }: Pass): Mode | undefined => {
+const modeOfNext = (
+  asked: Mode,
+  { mode, tally }: Pass,
+  changing: PassTally | undefined,
+): Mode | undefined => {
   const isStill = isWhole(tally) && tally.vanished === 0;
   if (asked !== 'apply') return isWhole(tally) ? undefined : asked;
-  if (mode === 'verify') return isStill && isClean(tally) ? undefined : 'apply';
+  if (mode === 'verify') {
+    if (isStill && isClean(tally)) return undefined;
+    // What a pass that may change does not see, and a look does, another pair of them will not settle.
+    const isAtOdds = isStill && changing !== undefined && countChanges(changing) === 0;
+    return isAtOdds ? undefined : 'apply';
+  }
   if (isClean(tally)) return 'verify';
   return isStill && countChanges(tally) === 0 ? undefined : 'apply';
 };
@@ -170,7 +178,7 @@ const walkTree = async (
       tally.findings.note('cancelled', 0);
       return passes;
     }
-    const next = modeOfNext(request.mode, pass);
+    const next = modeOfNext(request.mode, pass, changing?.tally);
     if (next !== undefined && passes.length < PASSES_MAX) {
       mode = next;
       continue;
@@ -248,8 +256,8 @@ export const normaliseRoot = async (
   const owned = zeroCounts();
   for (const kind of INODE_KINDS) owned[kind] = changed[kind] + last.left[kind];
   const { path, source, type, fsid } = opened.mount;
-  // A pass that only looks counts what it would do.
-  const acting = passes.filter((pass) => pass.mode === mode);
+  // A pass that only looks counts what it would do, each pass all of it.
+  const acting = mode === 'apply' ? passes.filter((pass) => pass.mode === mode) : passes.slice(-1);
   const tookSeconds = seconds();
   return {
     format: 1,

@@ -13,6 +13,7 @@ import { askAll } from '../launch/fleet.ts';
 import type { LeaseView } from '../lease/view.ts';
 import { mountOf } from '../os/mounts.ts';
 import { pause } from '../os/watch.ts';
+import type { CallOptions, RpcSession } from '../rpc/session.ts';
 import { requireMounted } from '../sandbox/storage.ts';
 import { gatesIn, groupOfShutGate, workspacePaths } from '../sandbox/workspace.ts';
 import type { Context } from './context.ts';
@@ -41,6 +42,7 @@ export type ReconcileResult = {
   readonly mended: readonly Mended[];
 };
 
+const MEND_STORAGE = 'mend what is named, then repeat';
 /** Gates that are looked at before anything else has a turn. */
 const GATES_AT_ONCE = 512;
 
@@ -51,8 +53,7 @@ const lookAtNodes = (context: Context, nodes: readonly NodeName[]): Promise<read
     const answers = await askAll(nodes, async (node) => {
       const session = await fleet.session(node);
       const { sandboxes } = await session.call('status', {}, timeout);
-      const { leases } = await session.call('strays', {}, timeout);
-      return { sandboxes, strays: leases };
+      return { sandboxes, strays: await straysOf(session, timeout) };
     });
     return answers.map((answer) =>
       answer.ok
@@ -60,6 +61,19 @@ const lookAtNodes = (context: Context, nodes: readonly NodeName[]): Promise<read
         : { node: answer.node, ok: false, message: answer.error.message },
     );
   });
+};
+
+/** A worker of an older version does not tell of them, nor does one whose systemd gives no answer. */
+const straysOf = async (
+  session: RpcSession,
+  timeout: CallOptions,
+): Promise<readonly number[] | { readonly unknown: string }> => {
+  try {
+    return (await session.call('strays', {}, timeout)).leases;
+  } catch (error) {
+    if (!(error instanceof XceError) || error.code === 'bug') throw error;
+    return { unknown: error.message };
+  }
 };
 
 type GateLooks = Pick<Looks, 'gates' | 'silent'>;
@@ -83,13 +97,20 @@ const lookAtStorage = async (context: Context, storage: StorageSettings): Promis
     });
   } catch (error) {
     if (!(error instanceof XceError) || error.code === 'bug') throw error;
-    return { gates: [], silent: [{ storage: storage.name, message: error.message }] };
+    return {
+      gates: [],
+      silent: [{ storage: storage.name, message: error.message, next: error.facts.next ?? MEND_STORAGE }],
+    };
   }
 };
 
 /** Everything that a lease in the log, a worker or a storage says, in an order in which no change looks like a fault. */
-const look = async (context: Context): Promise<readonly Difference[]> => {
-  const { leases, settings } = context;
+const look = async (
+  context: Context,
+  unsure: ReadonlySet<LeaseNumber> = new Set(),
+): Promise<readonly Difference[]> => {
+  const { leases, settings, clock } = context;
+  const sinceWallMs = clock.wallMs();
   const before = await leases.list();
   const named = before.flatMap((lease) => lease.nodes.map(({ node }) => node));
   const nodes = await lookAtNodes(context, [...new Set([...settings.nodes.hosts, ...named])]);
@@ -97,7 +118,9 @@ const look = async (context: Context): Promise<readonly Difference[]> => {
   for (const storage of settings.storage) stores.push(await lookAtStorage(context, storage));
   const now = await leases.list();
   const seen = nodes.flatMap((one) =>
-    one.ok ? [...one.strays, ...one.sandboxes.map(({ lease }) => lease)] : [],
+    one.ok
+      ? [...('unknown' in one.strays ? [] : one.strays), ...one.sandboxes.map(({ lease }) => lease)]
+      : [],
   );
   const gateOf = ({ workspace, job, attempt }: LeaseView): string | null =>
     workspace === null
@@ -107,11 +130,13 @@ const look = async (context: Context): Promise<readonly Difference[]> => {
     before,
     now,
     nodes,
-    gates: stores.flatMap(({ gates }) => gates),
+    // One that was opened meanwhile was covered then.
+    gates: stores.flatMap(({ gates }) => gates).filter(({ path, gid }) => groupOfShutGate(path) === gid),
     silent: stores.flatMap(({ silent }) => silent),
     gateOf,
     ended: await leases.endedAmong(new Set(seen as LeaseNumber[])),
-    pool: settings.pool,
+    sinceWallMs,
+    unsure,
   });
 };
 
@@ -132,36 +157,68 @@ const drainOn = async (
   for (const answer of answers) if (!answer.ok) throw answer.error;
 };
 
+/** Nodes that have something of the lease again have to certify again, and files are walked after that. */
+const rejoin = async (context: Context, lease: LeaseNumber, nodes: readonly NodeName[]): Promise<void> => {
+  if (nodes.length === 0) return;
+  tellNotices(context, (await context.leases.retry({ lease }, [])).notices);
+  for (const node of nodes) tellNotices(context, (await context.leases.join({ lease }, node)).notices);
+};
+
 const mendOne = async (context: Context, epoch: number, difference: Difference): Promise<void> => {
   const { mend, lease, drain, nodes } = difference;
   if (mend === 'release' && lease !== null) {
+    await rejoin(context, lease, difference.rejoin);
     await releaseLease(context, { job: undefined, attempt: undefined, lease });
   } else if (drain !== null) {
     await context.progress.phase(`drain lease ${drain.lease}`, () => drainOn(context, nodes, epoch, drain));
   }
 };
 
+/** Codes that say that this controller cannot go on, whichever lease it is about. */
+const isOfController = ({ code }: XceError): boolean =>
+  code === 'bug' || code === 'cancelled' || code.startsWith('log-');
+
+/** Mends one after the other; a lease once. Throws what ends the command, with what was mended until then. */
+const mendAll = async (
+  context: Context,
+  epoch: number,
+  differences: readonly Difference[],
+): Promise<readonly Mended[]> => {
+  const mended: Mended[] = [];
+  const released = new Set<LeaseNumber>();
+  for (const difference of differences) {
+    const { mend, lease } = difference;
+    if (mend === null || (mend === 'release' && lease !== null && released.has(lease))) continue;
+    if (mend === 'release' && lease !== null) released.add(lease);
+    try {
+      await mendOne(context, epoch, difference);
+      mended.push({ difference, failed: null });
+    } catch (error) {
+      if (!(error instanceof XceError)) throw error;
+      const { code, message, facts } = error;
+      if (isOfController(error)) {
+        throw new XceError(code, message, { ...facts, detail: { ...facts.detail, mended }, cause: error });
+      }
+      mended.push({ difference, failed: { code, message: messageOf(error) } });
+    }
+  }
+  return mended;
+};
+
 /**
  * Lists what differs; with `apply` mends first what can be mended without an operator's word, one after the other.
- * Throws 'log-fenced' and what else a commit throws before anything is mended. What is left is no error here: see
- * requireAgreement.
+ * Throws 'log-fenced' and what else a commit throws, with what was mended until then. What is left is no error here:
+ * see requireAgreement.
  */
 export const reconcile = async (context: Context, apply: boolean): Promise<ReconcileResult> => {
   if (!apply) return { differences: await look(context), mended: [] };
-  const expired = await context.leases.expireAll();
-  tellNotices(context, expired.notices);
-  const mended: Mended[] = [];
-  for (const difference of await look(context)) {
-    if (difference.mend === null) continue;
-    try {
-      await mendOne(context, expired.position.epoch, difference);
-      mended.push({ difference, failed: null });
-    } catch (error) {
-      if (!(error instanceof XceError) || error.code === 'bug') throw error;
-      mended.push({ difference, failed: { code: error.code, message: messageOf(error) } });
-    }
-  }
-  return { differences: await look(context), mended };
+  const { result, position, notices } = await context.leases.expireAll();
+  tellNotices(context, notices);
+  const unsure = new Set(
+    result.outcomes.flatMap(({ lease, outcome }) => (outcome === 'unsure' ? [lease] : [])),
+  );
+  const mended = await mendAll(context, position.epoch, await look(context, unsure));
+  return { differences: await look(context, unsure), mended };
 };
 
 /** Throws 'reconcile-differs' while something is wrong. */

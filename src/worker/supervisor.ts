@@ -475,8 +475,8 @@ export class Supervisor {
 
   /** Leases that have left something on this node and of which `status` tells nothing, lowest first. */
   async strays(): Promise<ResponseOf<'strays'>> {
-    // A sandbox has its record before its first name and until after its last one, so that what is made or ended
-    // meanwhile is known before or after.
+    // A sandbox has its record before its first name and until after its last one: what is made or ended meanwhile is
+    // known before or after, unless all of its life lies in between.
     const before = new Set(this.#sandboxes.keys());
     const named = await this.#ports.backend.listLeases();
     const left = [...named].filter((lease) => !before.has(lease) && !this.#sandboxes.has(lease));

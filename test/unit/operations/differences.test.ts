@@ -63,7 +63,8 @@ const find = (looks: Partial<Looks>) => {
     silent: [],
     gateOf: ({ workspace }) => (workspace === null ? null : GATE),
     ended: new Map(),
-    pool: { first: 70_000, last: 70_009 },
+    sinceWallMs: 1000,
+    unsure: new Set(),
     ...looks,
     now,
   });
@@ -95,8 +96,6 @@ test.each<[string, Partial<LeaseView>, object]>([
     { remainingMs: 0, expiry: 'unsure' },
     { kind: 'lease-unsure', mend: null },
   ],
-  ['that is being drained', { status: 'draining' }, { kind: 'lease-unfinished', mend: 'release' }],
-  ['that is being normalised', { status: 'normalising' }, { kind: 'lease-unfinished', mend: 'release' }],
   [
     'in quarantine',
     {
@@ -132,29 +131,80 @@ test('a sandbox of a lease that has ended is drained as what it was, on every no
 });
 
 test('something by the name of a lease that the log does not remember is left to an operator', () => {
-  const nodes = [on('n1', [box({ lease: 9 })]), on('n2', [], [9])];
-  expect(find({ nodes })).toMatchObject([
-    { kind: 'sandbox-without-lease', lease: 9, nodes: ['n1'], mend: null, drain: null },
-    { kind: 'sandbox-without-lease', lease: 9, nodes: ['n2'], mend: null, drain: null },
+  for (const node of [on('n1', [box({ lease: 9 })]), on('n1', [], [9])]) {
+    expect(find({ nodes: [node] })).toMatchObject([
+      { kind: 'sandbox-without-lease', lease: 9, nodes: ['n1'], mend: null, drain: null },
+    ]);
+  }
+});
+
+test.each(['draining', 'normalising'] as const)(
+  'a lease that is %s is told, and left to its release',
+  (status) => {
+    const [found, ...others] = find({ now: [view({ status })], nodes: [on('n1', [box()])] });
+    expect(others).toEqual([]);
+    expect(found).toMatchObject({ kind: 'lease-unfinished', mend: null });
+    expect(found && isWrong(found)).toBe(false);
+  },
+);
+
+test('a lease of which this host has measured that it cannot tell is unsure, whatever its clock says', () => {
+  const now = [view({ expiry: 'unsure' })];
+  expect(find({ now, nodes: [on('n1', [box()])] })).toEqual([]);
+  expect(find({ now, nodes: [on('n1', [box()])], unsure: new Set([7 as LeaseNumber]) })).toMatchObject([
+    { kind: 'lease-unsure', mend: null },
   ]);
 });
 
 test.each<[string, LeaseView, readonly NodeLook[], string]>([
   ['on a node that is none of the lease', view(), [on('n1', [box()]), on('n3', [box()])], 'n3'],
   ['of another uid than the lease', view(), [on('n1', [box({ uid: 70_001 })])], 'n1'],
-  [
-    'on a node that has certified',
-    view({
-      status: 'draining',
-      nodes: view().nodes.map((one) => ({ ...one, certified: one.node === 'n1' })),
-    }),
-    [on('n1', [box()])],
-    'n1',
-  ],
-])('a sandbox %s is one without lease', (_, lease, nodes, node) => {
-  expect(find({ now: [lease], nodes })).toContainEqual(
-    expect.objectContaining({ kind: 'sandbox-without-lease', lease: 7, nodes: [node], mend: 'drain' }),
+  ['of another job than the lease', view(), [on('n1', [box({ job: '41' as JobId })])], 'n1'],
+  ['of another attempt than the lease', view(), [on('n1', [box({ attempt: 1 })])], 'n1'],
+])('a sandbox %s is one without lease, and nothing drains a lease that may run', (_, lease, nodes, node) => {
+  expect(find({ now: [lease], nodes })).toMatchObject([
+    { kind: 'sandbox-without-lease', lease: 7, nodes: [node], mend: null, drain: null },
+  ]);
+});
+
+test('a node that has something again of what it certified has to certify again before the uid is free', () => {
+  const certifiedBy = (name: string) => view().nodes.map((one) => ({ ...one, certified: one.node === name }));
+  const quarantined = view({ status: 'quarantined', nodes: certifiedBy('n1') });
+  const expected = { lease: 7, mend: 'release', drain: null, rejoin: ['n1'] };
+  for (const look of [on('n1', [box()]), on('n1', [], [7])]) {
+    expect(find({ now: [quarantined], nodes: [look] })).toMatchObject([
+      { kind: 'lease-quarantined', ...expected },
+      { kind: 'sandbox-without-lease', nodes: ['n1'], ...expected },
+    ]);
+  }
+  const draining = view({ status: 'draining', nodes: certifiedBy('n1') });
+  expect(find({ now: [draining], nodes: [on('n1', [box()])] })).toContainEqual(
+    expect.objectContaining({ kind: 'sandbox-without-lease', mend: null }),
   );
+});
+
+test('nothing says that a job has not begun while one of its nodes gives no answer, or no whole one', () => {
+  const silent: NodeLook = { node: 'n2' as NodeName, ok: false, message: 'n2: no connection' };
+  const older: NodeLook = {
+    node: 'n2' as NodeName,
+    ok: true,
+    sandboxes: [],
+    strays: { unknown: 'no such verb' },
+  };
+  for (const look of [silent, older]) {
+    const found = find({ now: [view()], nodes: [on('n1'), look] });
+    expect(found).toMatchObject([{ kind: 'node-silent', nodes: ['n2'] }]);
+  }
+  const kept = find({ nodes: [{ ...older, sandboxes: [box({ lease: 9 })] }] });
+  expect(kept.map(({ kind }) => kind)).toEqual(['sandbox-without-lease', 'node-silent']);
+});
+
+test('a lease that was made and freed while the nodes were asked is no difference', () => {
+  const nodes = [on('n1', [box({ lease: 3, uid: 70_003 })])];
+  const [[lease, attempt] = []] = [...ENDED];
+  if (lease === undefined || attempt === undefined) throw new Error('one has ended');
+  expect(find({ nodes, ended: new Map([[lease, { ...attempt, endedWallMs: 1001 }]]) })).toEqual([]);
+  expect(find({ nodes, ended: new Map([[lease, { ...attempt, endedWallMs: 1000 }]]) })).toHaveLength(1);
 });
 
 test('what a release is still to end is no sandbox without lease', () => {
@@ -189,7 +239,7 @@ test('a sandbox of a running lease that could not be ended cleanly makes its nod
   expect(found).toMatchObject([{ kind: 'node-dirty', lease: 7, nodes: ['n1'], mend: null }]);
 });
 
-test('a shut directory with the group of a pool uid belongs to a lease; others are none of ours', () => {
+test('a shut directory that a group may enter belongs to a lease', () => {
   const gates = [
     { path: '/scratch/xce/main/9.0', gid: 70_004 },
     { path: '/scratch/xce/main/8.0', gid: 0 },
@@ -200,7 +250,7 @@ test('a shut directory with the group of a pool uid belongs to a lease; others a
 test('a node and a storage that give no answer are told, for nothing proves that they agree', () => {
   const found = find({
     nodes: [{ node: 'n2' as NodeName, ok: false, message: 'n2: no connection' }],
-    silent: [{ storage: 'scratch', message: 'not mounted' }],
+    silent: [{ storage: 'scratch', message: 'not mounted', next: 'mount it' }],
   });
   expect(found).toMatchObject([{ kind: 'node-silent', nodes: ['n2'] }, { kind: 'storage-silent' }]);
   expect(found.every(isWrong)).toBe(true);
