@@ -33,7 +33,11 @@ const program = (name: string, launcher: Launcher): string => `/shared/bin/${nam
 const lines = (text: string): string[] => text.split('\n').filter((line) => line !== '');
 
 const launch = (launcher: Launcher, ...command: readonly string[]): Promise<CliEnd> =>
-  site.run(['launch', '--job', job, `--mpi=${launcher}`, '-n', '6', '--', ...command]);
+  site.run([
+    // Against an mpiexec that misses the death of a rank.
+    ...['launch', '--job', job, `--mpi=${launcher}`, '-n', '6', '--timeout', '90s'],
+    ...['--', ...command],
+  ]);
 
 /** What a script on the first node of the job comes to; the sandboxes of the others are there. */
 const runScript = async (script: string): Promise<CliEnd> => {
