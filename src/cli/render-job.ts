@@ -3,7 +3,6 @@ import { formatDuration } from '../base/duration.ts';
 import { escapeText } from '../base/escape.ts';
 import { foldNodes } from '../nodes/hostlist.ts';
 import { sumCounts } from '../normalise/report.ts';
-import { placeOf } from '../operations/differences.ts';
 import type { NormaliseResult } from '../operations/normalise.ts';
 import type { ReconcileResult } from '../operations/reconcile.ts';
 import type { StatusResult } from '../operations/status.ts';
@@ -87,7 +86,7 @@ export const renderReconciled = ({ differences, mended }: ReconcileResult): stri
               one.kind,
               one.lease === null ? '-' : String(one.lease),
               one.job ?? '-',
-              placeOf(one),
+              foldNodes(one.nodes) || '-',
               one.mend ?? 'by hand',
               escapeText(one.text),
             ]),

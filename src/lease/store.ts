@@ -257,6 +257,7 @@ export class LeaseStore {
 
   /** What is remembered of leases that have ended, by number, likewise: all that `[lease] remember` still covers. */
   async endedAmong(numbers: ReadonlySet<LeaseNumber>): Promise<ReadonlyMap<LeaseNumber, EndedAttempt>> {
+    if (numbers.size === 0) return new Map();
     const { state } = await this.#ports.log.read();
     const wanted = [...state.ended].filter(({ lease }) => numbers.has(lease));
     return new Map(wanted.map((attempt) => [attempt.lease, attempt]));

@@ -114,6 +114,16 @@ const modeOfNext = (
   return isStill && countChanges(tally) === 0 ? undefined : 'apply';
 };
 
+/**
+ * Whether a last pass leaves open what is there. Names that keep vanishing are the business of others; what an apply
+ * still finds to change, or has not proved by a look, is not.
+ */
+const isUnsettled = (asked: Mode, { mode, tally }: Pass): boolean => {
+  if (!isWhole(tally)) return true;
+  if (asked !== 'apply') return false;
+  return mode === 'apply' ? countChanges(tally) > 0 || isClean(tally) : !isClean(tally);
+};
+
 /** What keeps the root's own inode from being handed over. */
 const OF_ROOT: readonly Reason[] = [
   ...(['owner', 'mode', 'attributes', 'not-kept', 'look'] as const),
@@ -183,10 +193,7 @@ const walkTree = async (
       mode = next;
       continue;
     }
-    // Names that keep vanishing are the business of others; what we still find to change, or have not proved, is not.
-    const isOpen =
-      mode === 'apply' ? countChanges(tally) > 0 || isClean(tally) : mode !== request.mode && !isClean(tally);
-    if (!isWhole(tally) || isOpen) tally.findings.note('unsettled', 0);
+    if (isUnsettled(request.mode, pass)) tally.findings.note('unsettled', 0);
     changing?.visitRoot();
     if (changing !== walk) walk.visitRoot();
     if (changing !== undefined && changing !== walk) tally.findings.adopt(changing.tally.findings, OF_ROOT);

@@ -1,9 +1,8 @@
 /** What the lease log, the nodes and the storage do not agree about. Pure: reconcile.ts asks them and mends. */
-import type { Attempt, JobId, LeaseNumber, NodeName, Uid } from '../base/ids.ts';
+import type { JobId, LeaseNumber, NodeName } from '../base/ids.ts';
 import type { EndedAttempt } from '../lease/ended.ts';
 import { commandFor } from '../lease/reference.ts';
 import type { LeaseView } from '../lease/view.ts';
-import { foldNodes } from '../nodes/hostlist.ts';
 import type { ResponseOf } from '../rpc/message.ts';
 
 export const DIFFERENCE_KINDS = [
@@ -28,12 +27,7 @@ export const DIFFERENCE_KINDS = [
 export type DifferenceKind = (typeof DIFFERENCE_KINDS)[number];
 
 /** Whose sandbox is drained: that of a lease that has ended, which nothing starts any more. */
-export type DrainTarget = {
-  readonly lease: LeaseNumber;
-  readonly uid: Uid;
-  readonly job: JobId;
-  readonly attempt: Attempt;
-};
+export type DrainTarget = Pick<EndedAttempt, 'lease' | 'uid' | 'job' | 'attempt'>;
 
 export type Difference = {
   readonly kind: DifferenceKind;
@@ -293,6 +287,3 @@ export const findDifferences = (looks: Looks): readonly Difference[] => {
 /** Worth a line, and nothing is wrong: nothing was launched yet, or a release is at work, as far as one can tell. */
 export const isWrong = ({ kind }: Difference): boolean =>
   kind !== 'lease-without-sandbox' && kind !== 'lease-unfinished';
-
-/** Where a difference shows, for people. */
-export const placeOf = ({ nodes }: Difference): string => (nodes.length === 0 ? '-' : foldNodes(nodes));

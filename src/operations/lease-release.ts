@@ -16,7 +16,7 @@ import type { LeaseView } from '../lease/view.ts';
 import { foldNodes } from '../nodes/hostlist.ts';
 import type { Failure } from '../nodes/reasons.ts';
 import type { NormaliseReport } from '../normalise/report.ts';
-import type { ResponseOf } from '../rpc/message.ts';
+import type { RequestOf, ResponseOf } from '../rpc/message.ts';
 import { challengeNodes } from './challenge.ts';
 import type { Context } from './context.ts';
 import { type LeaseSelection, requireLeaseRef } from './lease-reference.ts';
@@ -145,6 +145,17 @@ const asMissing = (error: XceError, node: NodeName): Missing => {
   };
 };
 
+/** Has a node end what it has of a lease, look for the rest and certify. */
+export const drainNode = async (
+  { fleet, settings }: Context,
+  node: NodeName,
+  request: RequestOf<'drain'>,
+): Promise<ResponseOf<'drain'>> => {
+  const session = await fleet.session(node);
+  const timeoutMs = settings.worker.drainTimeoutMs + settings.nodes.requestTimeoutMs;
+  return await session.call('drain', request, { timeoutMs });
+};
+
 /** Asks every node that has not certified, with the nonce that the log has recorded for it. */
 const drainNodes = (
   context: Context,
@@ -158,19 +169,8 @@ const drainNodes = (
     async (node) => {
       const nonce = nonceOf.get(node);
       assert(nonce !== undefined, 'each node that is asked has its nonce');
-      const session = await context.fleet.session(node);
-      return await session.call(
-        'drain',
-        {
-          epoch,
-          lease: lease.lease,
-          uid: lease.uid,
-          job: lease.job,
-          attempt: lease.attempt,
-          nonce,
-        },
-        { timeoutMs: context.settings.worker.drainTimeoutMs + context.settings.nodes.requestTimeoutMs },
-      );
+      const { lease: number, uid, job, attempt } = lease;
+      return await drainNode(context, node, { epoch, lease: number, uid, job, attempt, nonce });
     },
   );
 };

@@ -5,11 +5,11 @@
  */
 import { randomBytes } from 'node:crypto';
 import { countOf } from '../base/count.ts';
-import { messageOf, XceError } from '../base/errors.ts';
+import { XceError } from '../base/errors.ts';
 import type { LeaseNumber, NodeName } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { StorageSettings } from '../config/settings.ts';
-import { askAll } from '../launch/fleet.ts';
+import { askAll, failures, joinFailures } from '../launch/fleet.ts';
 import type { LeaseView } from '../lease/view.ts';
 import { mountOf } from '../os/mounts.ts';
 import { pause } from '../os/watch.ts';
@@ -26,8 +26,9 @@ import {
   type Looks,
   type NodeLook,
 } from './differences.ts';
-import { releaseLease } from './lease-release.ts';
+import { drainNode, releaseLease } from './lease-release.ts';
 import { tellNotices } from './notices.ts';
+import { askWorkers } from './status.ts';
 
 /** What became of one difference that was to be mended. */
 export type Mended = {
@@ -46,21 +47,17 @@ const MEND_STORAGE = 'mend what is named, then repeat';
 /** Gates that are looked at before anything else has a turn. */
 const GATES_AT_ONCE = 512;
 
-const lookAtNodes = (context: Context, nodes: readonly NodeName[]): Promise<readonly NodeLook[]> => {
-  const { fleet, settings, progress } = context;
-  const timeout = { timeoutMs: settings.nodes.requestTimeoutMs };
-  return progress.phase(`ask ${countOf(nodes.length, 'worker')}`, async () => {
-    const answers = await askAll(nodes, async (node) => {
-      const session = await fleet.session(node);
-      const { sandboxes } = await session.call('status', {}, timeout);
-      return { sandboxes, strays: await straysOf(session, timeout) };
-    });
-    return answers.map((answer) =>
-      answer.ok
-        ? { node: answer.node, ok: true, ...answer.value }
-        : { node: answer.node, ok: false, message: answer.error.message },
-    );
+const lookAtNodes = async (context: Context, nodes: readonly NodeName[]): Promise<readonly NodeLook[]> => {
+  const timeout = { timeoutMs: context.settings.nodes.requestTimeoutMs };
+  const answers = await askWorkers(context, nodes, async (session) => {
+    const { sandboxes } = await session.call('status', {}, timeout);
+    return { sandboxes, strays: await straysOf(session, timeout) };
   });
+  return answers.map((answer) =>
+    answer.ok
+      ? { node: answer.node, ok: true, ...answer.value }
+      : { node: answer.node, ok: false, message: answer.error.message },
+  );
 };
 
 /** A worker of an older version does not tell of them, nor does one whose systemd gives no answer. */
@@ -117,11 +114,14 @@ const look = async (
   const stores: GateLooks[] = [];
   for (const storage of settings.storage) stores.push(await lookAtStorage(context, storage));
   const now = await leases.list();
-  const seen = nodes.flatMap((one) =>
-    one.ok
-      ? [...('unknown' in one.strays ? [] : one.strays), ...one.sandboxes.map(({ lease }) => lease)]
-      : [],
-  );
+  const held = new Set<number>([...before, ...now].map(({ lease }) => lease));
+  const unknown = nodes
+    .flatMap((one) =>
+      one.ok
+        ? [...('unknown' in one.strays ? [] : one.strays), ...one.sandboxes.map(({ lease }) => lease)]
+        : [],
+    )
+    .filter((lease) => !held.has(lease));
   const gateOf = ({ workspace, job, attempt }: LeaseView): string | null =>
     workspace === null
       ? null
@@ -134,7 +134,7 @@ const look = async (
     gates: stores.flatMap(({ gates }) => gates).filter(({ path, gid }) => groupOfShutGate(path) === gid),
     silent: stores.flatMap(({ silent }) => silent),
     gateOf,
-    ended: await leases.endedAmong(new Set(seen as LeaseNumber[])),
+    ended: await leases.endedAmong(new Set(unknown as LeaseNumber[])),
     sinceWallMs,
     unsure,
   });
@@ -147,14 +147,12 @@ const drainOn = async (
   epoch: number,
   { lease, uid, job, attempt }: DrainTarget,
 ): Promise<void> => {
-  const { worker, nodes: settings } = context.settings;
-  const timeoutMs = worker.drainTimeoutMs + settings.requestTimeoutMs;
   const answers = await askAll(nodes, async (node) => {
-    const session = await context.fleet.session(node);
     const nonce = randomBytes(LIMITS.nonceBytes).toString('hex');
-    await session.call('drain', { epoch, lease, uid, job, attempt, nonce }, { timeoutMs });
+    await drainNode(context, node, { epoch, lease, uid, job, attempt, nonce });
   });
-  for (const answer of answers) if (!answer.ok) throw answer.error;
+  const failed = joinFailures(failures(answers), `lease ${lease} is not ended everywhere`);
+  if (failed !== undefined) throw failed;
 };
 
 /** Nodes that have something of the lease again have to certify again, and files are walked after that. */
@@ -199,7 +197,7 @@ const mendAll = async (
       if (isOfController(error)) {
         throw new XceError(code, message, { ...facts, detail: { ...facts.detail, mended }, cause: error });
       }
-      mended.push({ difference, failed: { code, message: messageOf(error) } });
+      mended.push({ difference, failed: { code, message } });
     }
   }
   return mended;
@@ -217,20 +215,20 @@ export const reconcile = async (context: Context, apply: boolean): Promise<Recon
   const unsure = new Set(
     result.outcomes.flatMap(({ lease, outcome }) => (outcome === 'unsure' ? [lease] : [])),
   );
-  const mended = await mendAll(context, position.epoch, await look(context, unsure));
-  return { differences: await look(context, unsure), mended };
+  const found = await look(context, unsure);
+  const mended = await mendAll(context, position.epoch, found);
+  return { differences: mended.length === 0 ? found : await look(context, unsure), mended };
 };
 
 /** Throws 'reconcile-differs' while something is wrong. */
 export const requireAgreement = (result: ReconcileResult): void => {
   const wrong = result.differences.filter(isWrong);
-  const [first] = wrong;
-  if (first === undefined) return;
+  if (wrong.length === 0) return;
   const counts = new Map<DifferenceKind, number>();
   for (const { kind } of wrong) counts.set(kind, (counts.get(kind) ?? 0) + 1);
   const told = [...counts].map(([kind, count]) => `${count} ${kind}`).join(', ');
   throw new XceError('reconcile-differs', `${countOf(wrong.length, 'difference')}: ${told}`, {
     unchanged: 'leases that may run, and what is not told as mended',
-    detail: { ...result },
+    detail: result,
   });
 };

@@ -2,11 +2,12 @@ import { countOf } from '../base/count.ts';
 import { type ErrorCode, XceError } from '../base/errors.ts';
 import { isInRange } from '../base/id-range.ts';
 import type { NodeName } from '../base/ids.ts';
-import { askAll, tellFailures } from '../launch/fleet.ts';
+import { type Answer, askAll, tellFailures } from '../launch/fleet.ts';
 import type { LeaseView } from '../lease/view.ts';
 import { parseNodeList } from '../nodes/hostlist.ts';
 import { requireNodes } from '../nodes/resolve.ts';
 import type { ResponseOf } from '../rpc/message.ts';
+import type { RpcSession } from '../rpc/session.ts';
 import type { Context } from './context.ts';
 
 export type NodeStatus =
@@ -31,19 +32,26 @@ export type StatusResult = {
 const waitedFor = (leases: readonly LeaseView[]): readonly NodeName[] =>
   leases.flatMap(({ nodes }) => nodes.flatMap(({ node, certified }) => (certified ? [] : [node])));
 
+/** Asks each of these workers the same, and tells so. */
+export const askWorkers = <T>(
+  { fleet, progress }: Context,
+  nodes: readonly NodeName[],
+  ask: (session: RpcSession) => Promise<T>,
+): Promise<readonly Answer<T>[]> =>
+  progress.phase(`ask ${countOf(nodes.length, 'worker')}`, () =>
+    askAll(nodes, async (node) => await ask(await fleet.session(node))),
+  );
+
 /** Leases as the log has them, and what each worker has on its node. No answer is no error here: see requireAnswers. */
 export const readStatus = async (context: Context, nodeText: string | undefined): Promise<StatusResult> => {
-  const { settings, fleet, leases, progress } = context;
+  const { settings, leases } = context;
   const { hosts } = settings.nodes;
   const held = await leases.list();
   // Also those that a lease waits for and that the configuration no longer names.
   const known = [...new Set([...hosts, ...waitedFor(held)])];
   const nodes = nodeText === undefined ? known : requireNodes(parseNodeList(nodeText), known);
-  const answers = await progress.phase(`ask ${countOf(nodes.length, 'worker')}`, () =>
-    askAll(nodes, async (node) => {
-      const session = await fleet.session(node);
-      return await session.call('status', {}, { timeoutMs: settings.nodes.requestTimeoutMs });
-    }),
+  const answers = await askWorkers(context, nodes, (session) =>
+    session.call('status', {}, { timeoutMs: settings.nodes.requestTimeoutMs }),
   );
   return {
     leases: held,

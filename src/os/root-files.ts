@@ -16,6 +16,7 @@ import {
   readlinkSync,
   realpathSync,
   rmdirSync,
+  type Stats,
   symlinkSync,
   unlinkSync,
 } from 'node:fs';
@@ -157,11 +158,11 @@ export const kindOf = (path: string): 'none' | 'file' | 'directory' | 'link' | '
   }
 };
 
-/** What tells a directory from every other one of this host; undefined for anything else, a link to one included. */
-export const identityOfDirectory = (path: string): string | undefined => {
+/** lstat(2) of a directory; undefined for anything else, a link to one included. */
+const lookAtDirectory = (path: string): Stats | undefined => {
   try {
     const facts = lstatSync(path);
-    return facts.isDirectory() ? `${facts.dev}:${facts.ino}` : undefined;
+    return facts.isDirectory() ? facts : undefined;
   } catch (error) {
     const errno = errnoOf(error);
     if (errno === 'ENOENT' || errno === 'ENOTDIR' || errno === 'ESRCH') return undefined;
@@ -169,16 +170,16 @@ export const identityOfDirectory = (path: string): string | undefined => {
   }
 };
 
-/** Owner and mode of a directory; undefined for anything else, a link to one included. */
-export const factsOfDirectory = (path: string): Owner | undefined => {
-  try {
-    const facts = lstatSync(path);
-    return facts.isDirectory() ? { uid: facts.uid, gid: facts.gid, mode: facts.mode & 0o7777 } : undefined;
-  } catch (error) {
-    const errno = errnoOf(error);
-    if (errno === 'ENOENT' || errno === 'ENOTDIR') return undefined;
-    throw failed('look at', path, error);
-  }
+/** What tells a directory from every other one of this host; undefined for anything else. */
+export const identityOfDirectory = (path: string): string | undefined => {
+  const facts = lookAtDirectory(path);
+  return facts && `${facts.dev}:${facts.ino}`;
+};
+
+/** Owner and mode of a directory; undefined for anything else. */
+export const ownerOfDirectory = (path: string): Owner | undefined => {
+  const facts = lookAtDirectory(path);
+  return facts && { uid: facts.uid, gid: facts.gid, mode: facts.mode & 0o7777 };
 };
 
 /** The names in a directory; none where there is no such directory. */

@@ -29,9 +29,12 @@ export type BoxPaths = {
 /** The worker's socket for root on its own node. */
 export const localSocket = (runDirectory: string): string => join(runDirectory, 'worker.sock');
 
+/** Holds the box of each lease, by its number. */
+export const boxesDirectory = (runDirectory: string): string => join(runDirectory, 'box');
+
 /** `runDirectory` is the run directory of the worker (`[worker] run_directory`). */
 export const boxPaths = (runDirectory: string, lease: LeaseNumber): BoxPaths => {
-  const box = join(runDirectory, 'box', String(lease));
+  const box = join(boxesDirectory(runDirectory), String(lease));
   const scratch = join(box, 'scratch');
   return {
     box,

@@ -61,18 +61,21 @@ export const escapeJobId = (job: JobId): string => {
 export const workspaceName = (key: Pick<SandboxKey, 'job' | 'attempt'>): string =>
   `${escapeJobId(key.job)}.${key.attempt}`;
 
+/** What the names of all leases of an instance begin with; the number of the lease follows. */
+export const namePrefix = (instance: InstanceName): string => `xce-${instance}-`;
+
 /** The user and group name of the lease's uid on the nodes; made of numbers only, never of job text. */
 export const userName = (key: Pick<SandboxKey, 'instance' | 'lease'>): string => {
-  const name = `xce-${key.instance}-${key.lease}`;
+  const name = `${namePrefix(key.instance)}${key.lease}`;
   return name.length <= USER_NAME_CHARS_MAX ? name : `xce-h${sha256Hex(name).slice(0, 24)}`;
 };
 
 export const sandboxNames = (key: SandboxKey): SandboxNames => {
   const top = 'xce';
   const level = `${top}-${key.instance}`;
-  const base = `${level}-${key.lease}.${escapeJobId(key.job)}.${key.attempt}`;
+  const unitPrefix = `${namePrefix(key.instance)}${key.lease}.`;
+  const base = `${unitPrefix}${escapeJobId(key.job)}.${key.attempt}`;
   const slice = `${base}.slice`;
-  const unitPrefix = `${level}-${key.lease}.`;
   const slot = (name: string): Deadline => ({
     timer: `${base}.${name}.timer`,
     service: `${base}.${name}.service`,

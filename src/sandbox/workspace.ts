@@ -10,7 +10,7 @@
  */
 import { posix } from 'node:path';
 import type { InstanceName } from '../base/ids.ts';
-import { factsOfDirectory, listNames } from '../os/root-files.ts';
+import { listNames, ownerOfDirectory } from '../os/root-files.ts';
 import { closeDirectory, type DirectoryHandle, ensureDirectory, openRooted, setOwner } from '../os/rooted.ts';
 import { type SandboxKey, workspaceName } from './names.ts';
 
@@ -60,7 +60,7 @@ export const gatesIn = (root: string, instance: InstanceName): readonly string[]
 
 /** The group that may enter a gate that is shut; undefined for one that is open, or gone. Throws XceError 'os'. */
 export const groupOfShutGate = (path: string): number | undefined => {
-  const facts = factsOfDirectory(path);
+  const facts = ownerOfDirectory(path);
   return facts === undefined || facts.uid !== 0 || (facts.mode & 0o7) !== 0 ? undefined : facts.gid;
 };
 

@@ -21,7 +21,7 @@
  * So does the stop of one launch, whose steps are then ended without the turn: other launches go on meanwhile.
  */
 import { assert, messageOf, XceError } from '../base/errors.ts';
-import type { LeaseNumber, NodeName, Uid } from '../base/ids.ts';
+import { type LeaseNumber, type NodeName, parseLeaseNumber, type Uid } from '../base/ids.ts';
 import { LIMITS } from '../base/limits.ts';
 import type { TicketClaims } from '../lease/ticket.ts';
 import { withinMs } from '../os/within.ts';
@@ -480,9 +480,7 @@ export class Supervisor {
     const before = new Set(this.#sandboxes.keys());
     const named = await this.#ports.backend.listLeases();
     const left = [...named].filter((lease) => !before.has(lease) && !this.#sandboxes.has(lease));
-    const unreadable = [...this.#unreadable]
-      .map(Number)
-      .filter((lease) => Number.isSafeInteger(lease) && lease > 0);
+    const unreadable = [...this.#unreadable].flatMap((name) => parseLeaseNumber(name) ?? []);
     const leases = [...new Set([...left, ...unreadable])].sort((one, other) => one - other);
     return { node: this.#ports.node, leases: leases.slice(0, LIMITS.sandboxesMax) };
   }

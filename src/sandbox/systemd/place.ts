@@ -24,7 +24,8 @@ import {
 import { closeDirectory, ensureDirectory, openRooted } from '../../os/rooted.ts';
 import { runChild } from '../../os/spawn.ts';
 import type { SandboxSpec } from '../backend.ts';
-import type { BoxPaths } from '../box.ts';
+import { type BoxPaths, boxesDirectory } from '../box.ts';
+import { namePrefix } from '../names.ts';
 import { encodeUserRecord, HOME_DIRECTORY } from '../user-record.ts';
 import { makeWorkspaceIn } from '../workspace.ts';
 import { RECORD_BYTES_MAX, USERDB_DIRECTORY } from './own-record.ts';
@@ -41,7 +42,7 @@ export const makeBox = (runDirectory: string, box: BoxPaths): void => {
   const parent = dirname(runDirectory);
   if (kindOf(parent) === 'none') makeDirectory(parent, { ...ROOT, mode: 0o755 });
   makeDirectory(runDirectory, { ...ROOT, mode: 0o711 });
-  makeDirectory(join(runDirectory, 'box'), { ...ROOT, mode: 0o711 });
+  makeDirectory(boxesDirectory(runDirectory), { ...ROOT, mode: 0o711 });
   makeDirectory(box.box, { ...ROOT, mode: 0o711 });
   makeDirectory(box.inputs, { ...ROOT, mode: 0o711 });
   makeDirectory(box.homeMount, { ...ROOT, mode: 0o700 });
@@ -62,7 +63,7 @@ const mountTmpfs = async (at: string, source: string, options: readonly string[]
 
 /** Mounts the private /tmp, /var/tmp, home and /dev/shm. They are limited in size, so a job cannot fill /run. */
 export const mountBox = async (box: BoxPaths, lease: Lease, settings: Settings['sandbox']): Promise<void> => {
-  const source = `xce-${lease.instance}-${lease.lease}`;
+  const source = `${namePrefix(lease.instance)}${lease.lease}`;
   const inodes = `nr_inodes=${settings.tmpInodes}`;
   await Promise.all([
     mountTmpfs(box.scratch, source, [`size=${settings.tmpBytes}`, inodes, 'mode=0711']),

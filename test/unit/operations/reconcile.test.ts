@@ -28,9 +28,18 @@ const setUp = async () => {
     worker.on('strays', () => ({ node: worker.node, leases: strays.get(worker.node) ?? [] }));
   }
   const context = withParts(scene.context, { settings: { ...scene.context.settings, storage: [] } });
+  /** Something of lease 1 on a node, until a drain ends it. */
+  const plant = (name: string): void => {
+    strays.set(name, [1]);
+    scene.at(name).on('drain', (asking) => {
+      strays.delete(name);
+      scene.drained.push(asking);
+      return scene.certify(name, asking);
+    });
+  };
   const kinds = async (apply = false) =>
     (await reconcile(context, apply)).differences.map(({ kind }) => kind);
-  return { ...scene, context, strays, boxes, kinds };
+  return { ...scene, context, strays, boxes, plant, kinds };
 };
 
 test('without --apply nothing is written and no node is told to do anything', async () => {
@@ -56,16 +65,11 @@ test('a lease whose time is over is released by proof; one that may run is not t
 });
 
 test('what a lease that has ended left on a node is drained there, as that lease, and only there', async () => {
-  const { context, strays, drained, at, certify, asked, journal } = await setUp();
+  const { context, plant, drained, asked, journal } = await setUp();
   await releaseLease(context, selection);
   drained.length = 0;
   journal.length = 0;
-  strays.set('n2', [1]);
-  at('n2').on('drain', (asking) => {
-    strays.delete('n2');
-    drained.push(asking);
-    return certify('n2', asking);
-  });
+  plant('n2');
   const { mended, differences } = await reconcile(context, true);
   expect(mended).toMatchObject([{ difference: { kind: 'sandbox-without-lease' }, failed: null }]);
   expect(differences).toEqual([]);
@@ -74,17 +78,12 @@ test('what a lease that has ended left on a node is drained there, as that lease
 });
 
 test('a node that has something again certifies again before the uid is free', async () => {
-  const { context, strays, at, certify, asked, drained, leases } = await setUp();
+  const { context, plant, at, asked, leases } = await setUp();
   at('n3').die();
   await expect(releaseLease(context, selection)).rejects.toMatchObject({ code: 'release-blocked' });
   at('n3').revive();
   // n2 has certified, and something of the lease is there all the same.
-  strays.set('n2', [1]);
-  at('n2').on('drain', (asking) => {
-    strays.delete('n2');
-    drained.push(asking);
-    return certify('n2', asking);
-  });
+  plant('n2');
   const { mended, differences } = await reconcile(context, true);
   expect(mended).toMatchObject([{ difference: { kind: 'lease-quarantined', rejoin: ['n2'] }, failed: null }]);
   expect(differences).toEqual([]);
