@@ -1,10 +1,14 @@
 /** The checker of histories, held against histories in which one thing is not true. */
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import type { Attempt, Epoch, JobId, LeaseNumber, NodeName, Uid } from '../../src/base/ids.ts';
 import type { LeaseEvent } from '../../src/lease/event.ts';
 import { type Evidence, findViolations } from './history/check.ts';
 import type { Call, CallKind, Outcome, Position } from './history/history.ts';
 import { callsOf } from './history/history.ts';
+import { keepingFiles, keptPath } from './history/kept.ts';
 import type { LogRecord } from './history/read-log.ts';
 
 const NODE = 'n1' as NodeName;
@@ -334,4 +338,23 @@ describe('the checker of histories', () => {
       },
     ]);
   });
+});
+
+test('what stood in a file that is emptied is kept, also when a late write of its owner is emptied after it', async () => {
+  const directory = mkdtempSync(join(tmpdir(), 'xce-kept-'));
+  try {
+    mkdirSync(join(directory, 'log'));
+    const path = join(directory, 'log', 'leases.wal.7');
+    writeFileSync(path, 'whole', { mode: 0o600 });
+    for (const late of ['late', '']) {
+      const file = await keepingFiles.open(path, 'append');
+      await file.empty();
+      await file.append(Buffer.from(late));
+      await file.close();
+    }
+    expect(readFileSync(path, 'utf8')).toBe('');
+    expect(readFileSync(keptPath(path), 'utf8')).toBe('whole');
+  } finally {
+    rmSync(directory, { recursive: true });
+  }
 });
